@@ -1,0 +1,5 @@
+"""``python -m gpufleet``."""
+
+from gpufleet.cli.main import run
+
+run()
