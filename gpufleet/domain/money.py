@@ -19,9 +19,7 @@ def usd_per_hour(amount: Decimal | None) -> str:
     return "?/h" if amount is None else f"{usd(amount)}/h"
 
 
-def charge(
-    rate: Decimal, started: datetime, ended: datetime, *, increment_s: int = 1, minimum_s: int = 0
-) -> Decimal:
+def charge(rate: Decimal, started: datetime, ended: datetime, *, increment_s: int = 1, minimum_s: int = 0) -> Decimal:
     """What a rental costs: ``rate`` USD per hour from ``started`` to ``ended``.
 
     The interval is rounded up to the provider's billing increment and minimum, both in seconds. Not rounded to cents.
