@@ -24,3 +24,8 @@ class Launch:
     gpus: bool = True
     deadline_seconds: int = 3600
     """From start to ready."""
+    keep_entrypoint: bool = False
+    """True when the image's own entrypoint must run the command (TileRT's activates its conda environment); False
+    replaces it by the command's first word (vLLM's is ``vllm serve``, which would swallow any other program)."""
+    devices: tuple[str, ...] = ()
+    """Host devices handed into the container; see `gpufleet.serving.containers.with_rdma`."""

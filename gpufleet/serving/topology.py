@@ -63,8 +63,6 @@ def build_topology(fleet: Fleet, addresses: Mapping[NodeName, str]) -> Topology:
     prefill = tuple(n for n in fleet.nodes_of(Role.PREFILL) if n in addresses)
     decode = fleet.nodes_of(Role.DECODE)
     pairs = zip(decode, fleet.nodes_of(Role.PREFILL), strict=False)
-    cells = tuple(
-        Cell(d, p, addresses[d], addresses[p]) for d, p in pairs if d in addresses and p in addresses
-    )
+    cells = tuple(Cell(d, p, addresses[d], addresses[p]) for d, p in pairs if d in addresses and p in addresses)
     native = tuple(n for n in fleet.nodes_of(Role.NATIVE) if n in addresses)
     return Topology(dict(addresses), cells, native, prefill)

@@ -1,0 +1,77 @@
+"""What decides how a node runs, as flat fields: what `plan` compares and shows. Pure."""
+
+from __future__ import annotations
+
+from gpufleet.domain.nodes import NodeName, Role
+from gpufleet.serving.agree import engine_of, max_seq_len, senders
+from gpufleet.serving.images import role_image
+from gpufleet.spec.model import Engine, Fleet
+
+
+def node_settings(fleet: Fleet, node: NodeName) -> dict[str, str]:
+    """Field -> value for one node, for example ``engine.max_seq_len`` -> ``202752``.
+
+    A field that changes nothing on the node (a price limit, the router) is not among them. Addresses are neither: they
+    belong to the rental.
+    """
+    role = fleet.role_of(node.pool)
+    return {
+        **_hardware(fleet, node),
+        **_model(fleet),
+        **_versions(fleet, role),
+        **_engine(fleet, role, engine_of(fleet, node)),
+        "network.devices": fleet.network.devices or "found on the node",
+    }
+
+
+def _hardware(fleet: Fleet, node: NodeName) -> dict[str, str]:
+    pool = fleet.pools[node.pool]
+    return {
+        "role": str(fleet.role_of(node.pool)),
+        "gpu": str(pool.gpu),
+        "provider": fleet.provider_of(node.pool).use,
+        "region": pool.region or "any",
+    }
+
+
+def _model(fleet: Fleet) -> dict[str, str]:
+    model = fleet.model
+    return {
+        "model.id": model.id,
+        "model.revision": model.revision,
+        "model.profile": model.profile,
+        "model.served_name": model.served_name,
+    }
+
+
+def _versions(fleet: Fleet, role: Role) -> dict[str, str]:
+    versions = fleet.versions
+    own = {"versions.transformers": versions.transformers} if role is Role.DECODE else {"versions.vllm": versions.vllm}
+    return {
+        "versions.tilert": versions.tilert,
+        "versions.nixl": versions.nixl,
+        **own,
+        "image.base": role_image(fleet, role).base,
+        "image.tag": role_image(fleet, role).tag,
+    }
+
+
+def _engine(fleet: Fleet, role: Role, engine: Engine) -> dict[str, str]:
+    own = (
+        {"engine.decode_poll_ms": str(engine.decode_poll_ms)}
+        if role is Role.DECODE
+        else {
+            "engine.tensor_parallel": str(engine.tensor_parallel),
+            "engine.gpu_memory_utilization": str(engine.gpu_memory_utilization),
+        }
+    )
+    return {
+        "engine.max_seq_len": str(max_seq_len(fleet, engine)),
+        "engine.kv_cache_dtype": engine.kv_cache_dtype,
+        "engine.transport": engine.transport,
+        "engine.senders": str(senders(engine)),
+        "engine.mtp": "on" if engine.mtp else "off",
+        **own,
+        "engine.extra_args": " ".join(engine.extra_args),
+        **{f"engine.env.{name}": value for name, value in sorted(engine.env.items())},
+    }
