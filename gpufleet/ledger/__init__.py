@@ -1,0 +1,1 @@
+"""What gpufleet has promised, rented and still owes, on disk: written before it is acted on, and never forgotten."""

@@ -1,0 +1,121 @@
+"""Fleets, events and runs: what was asked for, and what happened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from gpufleet.domain.nodes import NodeName
+from gpufleet.ledger.database import Database
+from gpufleet.ledger.errors import LedgerConflict
+from gpufleet.ledger.records import Event, FleetRecord, Run
+from gpufleet.ledger.schema import ACCOUNTS, EVENTS, FLEETS, OBLIGATIONS, RUNS
+
+Clock = Callable[[], datetime]
+
+
+def utc_now() -> datetime:
+    """The wall clock, aware."""
+    return datetime.now(UTC)
+
+
+class Journal:
+    """The part of the store that only ever grows, and the base of the others."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._db = database
+        self._now = clock
+
+    def save_fleet(self, name: str, spec_text: str, spec_path: str) -> None:
+        """Remember the fleet file's text (references to secrets only) and place."""
+        row = {"spec_text": spec_text, "spec_path": spec_path, "updated_at": self._now()}
+        with self._db.write() as connection:
+            changed = connection.execute(update(FLEETS).where(FLEETS.c.name == name).values(row))
+            if not changed.rowcount:
+                connection.execute(insert(FLEETS).values(name=name, **row))
+
+    def fleets(self) -> list[FleetRecord]:
+        """Every fleet that was ever brought up from here, by name."""
+        with self._db.read() as connection:
+            rows = connection.execute(select(FLEETS).order_by(FLEETS.c.name))
+            return [FleetRecord(**row) for row in rows.mappings()]
+
+    def fleet(self, name: str) -> FleetRecord | None:
+        """One fleet, or None when it was never brought up from here."""
+        return next((fleet for fleet in self.fleets() if fleet.name == name), None)
+
+    def bind_account(self, fleet: str, provider: str, account: str) -> None:
+        """Remember whose money the fleet spends there.
+
+        Raises:
+            LedgerConflict: something of another account is still open. With other credentials every listing would
+                look empty, and everything would seem gone.
+        """
+        with self._db.write() as connection:
+            known = _account(connection, fleet, provider)
+            if known == account:
+                return
+            if known is not None and _owes(connection, fleet, provider):
+                raise LedgerConflict(
+                    f"{provider} knows these credentials as account {account}; the fleet was rented with {known}",
+                    hint=f"use the credentials of {known} until `gpufleet down` has finished",
+                )
+            connection.execute(delete(ACCOUNTS).where(ACCOUNTS.c.fleet == fleet, ACCOUNTS.c.provider == provider))
+            connection.execute(insert(ACCOUNTS).values(fleet=fleet, provider=provider, account=account))
+
+    def account_of(self, fleet: str, provider: str) -> str | None:
+        """The account that `bind_account` remembered."""
+        with self._db.read() as connection:
+            return _account(connection, fleet, provider)
+
+    def log_event(self, fleet: str, node: NodeName | None, kind: str, data: Mapping[str, Any] | None = None) -> None:
+        """Append what happened. ``data`` is plain JSON and never holds a secret."""
+        with self._db.write() as connection:
+            self._log(connection, fleet, node, kind, data or {})
+
+    def events(self, fleet: str, *, limit: int = 1000) -> list[Event]:
+        """The last events of a fleet, oldest first."""
+        newest = select(EVENTS).where(EVENTS.c.fleet == fleet).order_by(EVENTS.c.event_id.desc()).limit(limit)
+        with self._db.read() as connection:
+            return [Event(**row) for row in reversed(connection.execute(newest).mappings().all())]
+
+    def begin_run(self, fleet: str, command: str) -> int:
+        """Note that a command begins; returns the run's id."""
+        row = {"fleet": fleet, "command": command, "started_at": self._now()}
+        with self._db.write() as connection:
+            created: int = connection.execute(insert(RUNS).values(row).returning(RUNS.c.run_id)).scalar_one()
+            return created
+
+    def end_run(self, run_id: int, outcome: str) -> None:
+        """Note how a command ended: ``ok``, or the name of its error."""
+        with self._db.write() as connection:
+            ended = {"ended_at": self._now(), "outcome": outcome}
+            connection.execute(update(RUNS).where(RUNS.c.run_id == run_id).values(ended))
+
+    def runs(self, fleet: str) -> list[Run]:
+        """Every run, oldest first; one without an outcome still runs or was killed."""
+        with self._db.read() as connection:
+            rows = connection.execute(select(RUNS).where(RUNS.c.fleet == fleet).order_by(RUNS.c.run_id))
+            return [Run(**row) for row in rows.mappings()]
+
+    def _log(
+        self, connection: Connection, fleet: str, node: NodeName | None, kind: str, data: Mapping[str, Any]
+    ) -> None:
+        row = {"at": self._now(), "fleet": fleet, "node": node, "kind": kind, "data": dict(data)}
+        connection.execute(insert(EVENTS).values(row))
+
+
+def _account(connection: Connection, fleet: str, provider: str) -> str | None:
+    wanted = select(ACCOUNTS.c.account).where(ACCOUNTS.c.fleet == fleet, ACCOUNTS.c.provider == provider)
+    account: str | None = connection.execute(wanted).scalar()
+    return account
+
+
+def _owes(connection: Connection, fleet: str, provider: str) -> bool:
+    open_ones = select(OBLIGATIONS.c.obligation_id).where(
+        OBLIGATIONS.c.fleet == fleet, OBLIGATIONS.c.provider == provider, OBLIGATIONS.c.closed_at.is_(None)
+    )
+    return connection.execute(open_ones).first() is not None

@@ -1,0 +1,253 @@
+"""What providers created for us, from the answer to the create call to the confirmed end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, insert, select, update
+
+from gpufleet.domain.market import Instance, SshEndpoint
+from gpufleet.domain.status import Serving
+from gpufleet.ledger.columns import is_money
+from gpufleet.ledger.errors import LedgerConflict
+from gpufleet.ledger.intents import known_intent
+from gpufleet.ledger.obligations import Obligations
+from gpufleet.ledger.records import HAS_RENTAL, IntentRecord, IntentState, ObligationState, Rate, Rental
+from gpufleet.ledger.schema import RENTALS
+
+
+class Rentals(Obligations):
+    """Rentals are named by provider and instance id; of an id that came back (a host leased again) the last counts."""
+
+    def record_rental(
+        self, key: str, instance: Instance, *, billing_increment_s: int = 1, min_rental_s: int = 0
+    ) -> Rental:
+        """Store what a create call made, settle its intent and open its obligation, in one transaction.
+
+        Recording the same instance again only updates it. A second instance for one key is kept as a duplicate whose
+        end is decided at once. Whatever else the provider says (a price below zero, a time without a zone) is left
+        out rather than lose the rental.
+
+        Raises:
+            LedgerConflict: no such intent, or another key holds the instance.
+        """
+        with self._db.write() as connection:
+            record = known_intent(connection, key)
+            known = _last(connection, instance.provider, instance.instance_id)
+            if known is not None and known.key == key:
+                return self._update(connection, known, instance)
+            if known is not None and known.live:
+                raise LedgerConflict(f"{instance.provider} {instance.instance_id} belongs to {known.key}, not to {key}")
+            row = {**self._first_row(record, instance), "duplicate": _any_for(connection, key)}
+            row |= {"billing_increment_s": billing_increment_s, "min_rental_s": min_rental_s}
+            created = connection.execute(insert(RENTALS).values(row).returning(RENTALS.c.rental_id))
+            rental = _by_id(connection, created.scalar_one())
+            self._hold(connection, rental)
+            self._settle_with_rental(connection, record)
+            return rental
+
+    def update_rental(self, instance: Instance) -> Rental:
+        """Store how the provider reports an instance now. What it leaves out is kept; a pinned host key is kept.
+
+        A rental that was confirmed gone and is reported alive is opened again, and its end decided.
+
+        Raises:
+            LedgerConflict: it was never recorded.
+        """
+        with self._db.write() as connection:
+            return self._update(connection, _known(connection, instance.provider, instance.instance_id), instance)
+
+    def pin_host_key(self, provider: str, instance_id: str, host_key: str) -> None:
+        """Trust this SSH host key for the life of the rental.
+
+        Raises:
+            LedgerConflict: another key is pinned.
+        """
+        with self._db.write() as connection:
+            rental = _known(connection, provider, instance_id)
+            pinned = connection.execute(
+                select(RENTALS.c.host_key).where(RENTALS.c.rental_id == rental.rental_id)
+            ).scalar()
+            if pinned is not None and pinned != host_key:
+                raise LedgerConflict(f"{rental.node} has another host key pinned", where=f"{provider} {instance_id}")
+            _change(connection, rental, host_key=host_key)
+
+    def set_serving(
+        self,
+        provider: str,
+        instance_id: str,
+        serving: Serving,
+        *,
+        settings: Mapping[str, str] | None = None,
+        note: str | None = None,
+    ) -> None:
+        """Store what the node does for callers; settings and note stay as they are when left out."""
+        values: dict[str, Any] = {"serving": serving}
+        if settings is not None:
+            values["settings"] = dict(settings)
+        if note is not None:
+            values["note"] = note
+        with self._db.write() as connection:
+            rental = _known(connection, provider, instance_id)
+            _change(connection, rental, **values)
+            if serving is not rental.serving:
+                self._log(connection, rental.fleet, rental.node, "serving", {"serving": serving, "note": note})
+
+    def set_fingerprint(self, provider: str, instance_id: str, fingerprint: Mapping[str, str]) -> None:
+        """Store what the node said about itself: GPUs, driver, disk, versions."""
+        with self._db.write() as connection:
+            rental = _known(connection, provider, instance_id)
+            _change(connection, rental, fingerprint=dict(fingerprint))
+
+    def rentals(self, fleet: str | None = None, *, live_only: bool = True) -> list[Rental]:
+        """Rentals by their start; live ones are those not yet confirmed gone."""
+        wanted = select(RENTALS).order_by(RENTALS.c.rental_id)
+        if fleet is not None:
+            wanted = wanted.where(RENTALS.c.fleet == fleet)
+        if live_only:
+            wanted = wanted.where(RENTALS.c.ended_at.is_(None))
+        with self._db.read() as connection:
+            return [_rental(row) for row in connection.execute(wanted).mappings()]
+
+    def rental(self, provider: str, instance_id: str) -> Rental | None:
+        """One rental, live or not."""
+        with self._db.read() as connection:
+            return _last(connection, provider, instance_id)
+
+    def _first_row(self, record: IntentRecord, instance: Instance) -> dict[str, Any]:
+        intent = record.intent
+        started = _aware(instance.created_at) or record.sent_at or record.opened_at
+        rate = intent.usd_per_hour if _rate(instance) is None else instance.usd_per_hour
+        return {
+            "key": intent.key,
+            "fleet": intent.fleet,
+            "node": intent.node,
+            "provider": instance.provider,
+            "account": intent.account,
+            "instance_id": instance.instance_id,
+            "offer_id": intent.offer_id,
+            "gpu": instance.gpu or intent.gpu,
+            "region": instance.region or intent.region,
+            "rates": [[started.isoformat(), str(rate)]],
+            "started_at": started,
+            "deadline_at": intent.deadline_at,
+            "serving": Serving.STARTING,
+            "settings": {},
+            "fingerprint": {},
+            "note": "",
+            **_reported(instance),
+            "host_key": instance.ssh.host_key if instance.ssh else None,
+        }
+
+    def _hold(self, connection: Connection, rental: Rental) -> None:
+        state = ObligationState.ENDING if rental.duplicate else ObligationState.HELD
+        reason = f"a second instance for {rental.key}" if rental.duplicate else f"rented for {rental.node}"
+        self._oblige(connection, rental.provider, rental.instance_id, rental.fleet, reason, state=state)
+        said = {"key": rental.key, "instance": rental.instance_id, "usd_per_hour": str(rental.usd_per_hour)}
+        self._log(connection, rental.fleet, rental.node, "rented", said)
+
+    def _settle_with_rental(self, connection: Connection, record: IntentRecord) -> None:
+        if record.state in HAS_RENTAL:
+            return
+        answered = record.state in {IntentState.PREPARED, IntentState.SENT}
+        outcome = IntentState.CREATED if answered else IntentState.FOUND
+        self._move(connection, record, {"state": outcome, "settled_at": self._now()})
+
+    def _update(self, connection: Connection, rental: Rental, instance: Instance) -> Rental:
+        values = {name: value for name, value in _reported(instance).items() if value is not None}
+        values |= self._new_terms(rental, instance)
+        if not rental.live and instance.state.may_bill and _aware(instance.ended_at) is None:
+            values |= {"ended_at": None, "meter_stopped_at": None}
+            self._reopen(connection, rental)
+        if instance.state is not rental.state:
+            self._log(
+                connection,
+                rental.fleet,
+                rental.node,
+                "state",
+                {"state": instance.state, "raw": instance.raw_state, "message": instance.message},
+            )
+        return _change(connection, rental, **values)
+
+    def _new_terms(self, rental: Rental, instance: Instance) -> dict[str, Any]:
+        """Start and price, where the provider now says something else."""
+        terms: dict[str, Any] = {}
+        rates = [[rate.since.isoformat(), str(rate.usd_per_hour)] for rate in rental.rates]
+        started = _aware(instance.created_at)
+        if started is not None and started != rental.started_at:
+            rates[0][0] = started.isoformat()
+            terms |= {"started_at": started, "rates": rates}
+        rate = _rate(instance)
+        if rate is not None and rate != rental.usd_per_hour:
+            terms["rates"] = [*rates, [self._now().isoformat(), str(rate)]]
+        return terms
+
+    def _reopen(self, connection: Connection, rental: Rental) -> None:
+        reason = "reported alive after it was confirmed gone"
+        self._oblige(connection, rental.provider, rental.instance_id, rental.fleet, reason)
+        self._log(connection, rental.fleet, rental.node, "back", {"instance": rental.instance_id})
+
+
+def _reported(instance: Instance) -> dict[str, Any]:
+    """Columns that a provider's report fills. None means that it did not say."""
+    ssh = None
+    if instance.ssh is not None:
+        ssh = asdict(instance.ssh)
+        del ssh["host_key"]
+    return {
+        "state": instance.state,
+        "ssh": ssh,
+        "private_ip": instance.private_ip,
+        "host_id": instance.host_id,
+        "meter_stopped_at": _aware(instance.ended_at),
+    }
+
+
+def _rate(instance: Instance) -> Decimal | None:
+    rate = instance.usd_per_hour
+    return rate if rate is not None and is_money(rate) else None
+
+
+def _aware(at: datetime | None) -> datetime | None:
+    return at if at is not None and at.tzinfo is not None else None
+
+
+def _last(connection: Connection, provider: str, instance_id: str) -> Rental | None:
+    wanted = select(RENTALS).where(RENTALS.c.provider == provider, RENTALS.c.instance_id == instance_id)
+    row = connection.execute(wanted.order_by(RENTALS.c.rental_id.desc()).limit(1)).mappings().first()
+    return None if row is None else _rental(row)
+
+
+def _known(connection: Connection, provider: str, instance_id: str) -> Rental:
+    rental = _last(connection, provider, instance_id)
+    if rental is None:
+        raise LedgerConflict(f"{provider} {instance_id} is in no record of ours")
+    return rental
+
+
+def _any_for(connection: Connection, key: str) -> bool:
+    return connection.execute(select(RENTALS.c.rental_id).where(RENTALS.c.key == key)).first() is not None
+
+
+def _by_id(connection: Connection, rental_id: int) -> Rental:
+    row = connection.execute(select(RENTALS).where(RENTALS.c.rental_id == rental_id)).mappings().one()
+    return _rental(row)
+
+
+def _change(connection: Connection, rental: Rental, **values: object) -> Rental:
+    connection.execute(update(RENTALS).where(RENTALS.c.rental_id == rental.rental_id).values(**values))
+    return _by_id(connection, rental.rental_id)
+
+
+def _rental(row: RowMapping) -> Rental:
+    fields = dict(row)
+    host_key = fields.pop("host_key")
+    del fields["meter_stopped_at"]
+    if fields["ssh"] is not None:
+        fields["ssh"] = SshEndpoint(**fields["ssh"], host_key=host_key)
+    fields["rates"] = tuple(Rate(datetime.fromisoformat(at), Decimal(usd)) for at, usd in fields["rates"])
+    return Rental(**fields)
