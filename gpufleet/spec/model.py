@@ -11,38 +11,87 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    PlainSerializer,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import CoreSchema
 
 from gpufleet.domain.market import GpuShape
 from gpufleet.domain.nodes import NodeName, Role
 from gpufleet.spec.values import (
+    DURATION_PATTERN,
+    SHAPE_PATTERN,
     SecretRef,
+    check_channel_name,
     check_fleet_name,
     check_listen,
+    check_pool_name,
+    check_word,
+    format_duration,
     parse_duration,
     parse_shape,
 )
 
-Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
+Duration = Annotated[
+    timedelta,
+    BeforeValidator(parse_duration),
+    PlainSerializer(format_duration, return_type=str),
+    WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN, "examples": ["90s", "15m", "8h", "2d"]}),
+]
 """``90s``, ``15m``, ``8h``, ``2d``."""
-Shape = Annotated[GpuShape, BeforeValidator(parse_shape)]
+Shape = Annotated[
+    GpuShape,
+    BeforeValidator(parse_shape),
+    PlainSerializer(str, return_type=str),
+    WithJsonSchema({"type": "string", "pattern": SHAPE_PATTERN, "examples": ["H200:8", "B200:8"]}),
+]
 """``B200:8``."""
-Usd = Annotated[Decimal, Field(gt=0, allow_inf_nan=False)]
+Usd = Annotated[
+    Decimal,
+    Field(gt=0, le=1_000_000_000, decimal_places=6, allow_inf_nan=False),
+    WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": 1_000_000_000}),
+]
+Word = Annotated[str, AfterValidator(check_word)]
+"""Text that becomes one argument of a command."""
+PoolName = Annotated[str, AfterValidator(check_pool_name)]
+ChannelName = Annotated[str, AfterValidator(check_channel_name)]
 
 
 class Strict(BaseModel):
     """Base of every section: frozen, and a key it does not know is an error."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", populate_by_name=True, arbitrary_types_allowed=True
+        frozen=True,
+        extra="forbid",
+        populate_by_name=True,
+        arbitrary_types_allowed=True,
+        use_attribute_docstrings=True,
     )
 
 
 class ProviderUse(BaseModel):
     """``provider: mock`` or ``provider: {use: mock, time_scale: 60}``. Options are checked by the adapter itself."""
 
-    model_config = ConfigDict(frozen=True, extra="allow")
-    use: str
+    model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True)
+    use: Word
+    """Name of a provider file: `providers/<use>.yaml`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        return {"use": value} if isinstance(value, str) else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": [{"type": "string"}, handler.resolve_ref_schema(handler(schema))]}
 
     @property
     def options(self) -> dict[str, Any]:
@@ -53,46 +102,62 @@ class ProviderUse(BaseModel):
 class Model(Strict):
     """What is served."""
 
-    id: str = "zai-org/GLM-5.1-FP8"
+    id: Word = "zai-org/GLM-5.1-FP8"
     """Hugging Face repository."""
     profile: Literal["glm5"] = "glm5"
     """TileRT's model profile."""
-    revision: str = "main"
+    revision: Word = "main"
     """Commit, tag or branch of the repository; `gpufleet.lock.yaml` records the commit it resolved to."""
-    served_name: str = "glm5"
+    served_name: Word = "glm5"
     """The ``model`` that callers name."""
     max_seq_len: int = Field(default=202_752, ge=1024)
     """Tokens of prompt and answer together; the same on every role."""
     hf_token: SecretRef | None = None
+    """For a repository that is not public."""
+    stand_in: bool = False
+    """The served model is a stand-in (a tiny model on a CPU, a test): nothing is compared with the catalog's sizes."""
 
 
 class Versions(Strict):
     """The set seen working together (docs/architecture.md says where)."""
 
-    vllm: str = "0.26.0"
-    tilert: str = "0.1.6.post3"
-    nixl: str = "1.3.1"
-    transformers: str = "5.4.0"
-    vllm_image: str = "vllm/vllm-openai:v0.26.0"
-    tilert_image: str = "ghcr.io/tile-ai/tilert:cu132-latest"
+    vllm: Word = "0.26.0"
+    """vLLM on prefill and native nodes."""
+    tilert: Word = "0.1.6.post3"
+    """The tilert wheel; both ends of a hand-over speak its protocol, so it is the same on every role."""
+    nixl: Word = "1.3.1"
+    """The transfer library of both connectors."""
+    transformers: Word = "5.4.0"
+    """On decode nodes, for the tokenizer."""
+    vllm_image: Word = "vllm/vllm-openai:v0.26.0"
+    """Image of prefill and native nodes; its vLLM is `vllm`."""
+    tilert_image: Word = "ghcr.io/tile-ai/tilert:cu132-latest"
+    """Image of decode nodes and of the weight conversion."""
 
 
 class Engine(Strict):
     """Launch settings of one pool. Left out, they agree by construction; set apart, `validate` compares them."""
 
     tensor_parallel: int = Field(default=8, ge=1)
-    senders: int | None = None
+    """GPUs of one node that serve together."""
+    senders: int | None = Field(default=None, ge=1)
     """TILERT_PD_SENDERS; defaults to the prefill's tensor_parallel."""
     kv_cache_dtype: Literal["fp8", "bf16"] = "fp8"
+    """How the KV cache is stored and handed over."""
     transport: Literal["nixl", "mooncake"] = "nixl"
-    max_seq_len: int | None = None
+    """How TileRT's KV cache travels; mooncake works over RDMA only."""
+    max_seq_len: int | None = Field(default=None, ge=1024)
     """Defaults to model.max_seq_len."""
     mtp: bool = True
+    """Multi-token prediction; glm5 needs it on every role."""
     gpu_memory_utilization: float = Field(default=0.75, gt=0, le=1)
+    """Share of VRAM that vLLM takes; TileRT's hand-over buffers lie outside it."""
     decode_poll_ms: int = Field(default=10, ge=0, le=1000)
     """TILERT_DECODE_POLL_MS: how often a stream is flushed; 200 is TileRT's default and comes in bursts."""
     extra_args: tuple[str, ...] = ()
+    """Further arguments of the server, after those that gpufleet sets."""
     env: dict[str, str] = Field(default_factory=dict)
+    """Further environment variables of the server; they show on the node, so no secrets."""
 
 
 class Pool(Strict):
@@ -101,15 +166,19 @@ class Pool(Strict):
     role: Role | None = None
     """Defaults to the pool's name."""
     gpu: Shape
+    """What one node has: model and count."""
     count: int = Field(ge=0, le=512)
+    """Nodes to rent."""
     provider: ProviderUse | None = None
     """Defaults to the fleet's."""
-    region: str | None = None
+    region: Word | None = None
+    """The provider's name of a region; left out, any."""
     max_usd_per_hour: Usd | None = None
     """Above this price for one node nothing is rented."""
     disk_gb: int | None = Field(default=None, ge=1)
     """Defaults to what the role needs (`gpufleet.catalog`)."""
     engine: Engine = Engine()
+    """Launch settings."""
 
 
 class RequestClass(StrEnum):
@@ -125,7 +194,9 @@ class Channel(Strict):
     """A class of callers with a key."""
 
     request_class: RequestClass = Field(alias="class")
+    """Whether its callers wait for a stream, or want throughput."""
     key: SecretRef
+    """The key that its callers send as a bearer token."""
     priority: int = Field(default=0, ge=-100, le=100)
     """Higher overtakes lower in the queue."""
 
@@ -136,30 +207,36 @@ class Tls(Strict):
     certificate: SecretRef
     """PEM file with the chain."""
     key: SecretRef
+    """PEM file with the private key."""
 
 
 class Router(Strict):
     """The front door: HAProxy."""
 
-    host: str = "local"
+    host: Word = "local"
     """``local`` (this machine) or a node name such as ``prefill/0``."""
     listen: Annotated[str, AfterValidator(check_listen)] = "127.0.0.1:8080"
+    """IP address and port that callers connect to."""
     tls: Tls | None = None
+    """Certificate for HTTPS."""
     insecure: bool = False
     """Allow plain HTTP on an address that is not loopback."""
     spill_queue: int = Field(default=4, ge=0)
     """Interactive requests waiting per fleet above which further ones go to native."""
     queue_timeout: Duration = timedelta(minutes=30)
+    """How long a request may wait for a free cell."""
     without_max_tokens: Literal["native", "tilert"] = "native"
     """Where interactive requests go that name no max_tokens: TileRT's router would cut their answer at 256 tokens."""
-    channels: dict[str, Channel] = Field(min_length=1)
+    channels: dict[ChannelName, Channel] = Field(min_length=1)
+    """Classes of callers by name."""
 
 
 class Network(Strict):
     """What lies between the nodes."""
 
     rdma: Literal["required", "preferred", "off"] = "preferred"
-    devices: str | None = None
+    """`required` releases a node without RDMA; `off` uses TCP."""
+    devices: Word | None = None
     """UCX_NET_DEVICES; left out, active RDMA ports are found on the node."""
 
 
@@ -167,7 +244,9 @@ class Budget(Strict):
     """Limits; `plan` refuses what goes above them."""
 
     max_usd_per_hour: Usd | None = None
+    """What all nodes together may cost per hour."""
     max_usd_total: Usd | None = None
+    """What the whole fleet may have cost, all rentals together."""
     ttl: Duration | None = None
     """Latest end of every rental, counted from its creation."""
 
@@ -176,13 +255,21 @@ class Fleet(Strict):
     """The whole file."""
 
     name: Annotated[str, AfterValidator(check_fleet_name)]
-    provider: Annotated[ProviderUse, BeforeValidator(lambda v: {"use": v} if isinstance(v, str) else v)]
+    """Names the service; part of every node's name at the provider."""
+    provider: ProviderUse
+    """Where nodes are rented: a name, or `use` with the provider's options."""
     model: Model = Model()
+    """What is served."""
     versions: Versions = Versions()
-    pools: dict[str, Pool] = Field(min_length=1)
+    """Pinned versions."""
+    pools: dict[PoolName, Pool] = Field(min_length=1)
+    """Nodes by the pool's name; a pool named after a role plays it."""
     network: Network = Network()
+    """What lies between the nodes."""
     router: Router
+    """The front door."""
     budget: Budget = Budget()
+    """Limits."""
     lock: dict[str, Any] | None = None
     """Written by `up` into the lock file: what this fleet resolved to."""
 

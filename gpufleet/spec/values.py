@@ -17,7 +17,11 @@ from gpufleet.domain.market import GpuShape
 from gpufleet.errors import InvalidFleet
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-_FLEET_NAME = re.compile(r"[a-z][a-z0-9-]{0,23}")
+_NAME = r"[a-z](?:[a-z0-9-]*[a-z0-9])?"
+_SECRET_BYTES = 64 * 1024
+DURATION_PATTERN = r"^[1-9][0-9]{0,6}[smhd]$"
+SHAPE_PATTERN = r"^[A-Za-z][A-Za-z0-9]{0,31}:[1-9][0-9]?$"
+REFERENCE_PATTERN = r"^(env:[A-Za-z_][A-Za-z0-9_]*|file:[^\x00-\x1f]+)$"
 
 
 @dataclass(frozen=True)
@@ -35,22 +39,20 @@ class SecretRef:
         """Read a reference; anything else is taken for a literal secret and refused without repeating it."""
         if isinstance(value, cls):
             return value
-        kind, colon, name = str(value).partition(":")
-        if not colon or kind not in {"env", "file"} or not name:
-            raise ValueError(
-                "a secret must be a reference, env:NAME or file:PATH; never write the value here"
-            )
+        if not isinstance(value, str) or not re.fullmatch(REFERENCE_PATTERN, value):
+            raise ValueError("a secret must be a reference, env:NAME or file:PATH; never write the value here")
+        kind, _, name = value.partition(":")
         return cls(kind, name)
 
     def path(self, base: Path) -> Path:
         """The file of a ``file:`` reference; relative paths start at the fleet file's folder."""
-        return base / Path(self.name).expanduser()
+        return base / os.path.expanduser(self.name)  # noqa: PTH111 - Path.expanduser raises for an unknown ~user
 
     def read(self, base: Path) -> str:
         """The secret's value, stripped.
 
         Raises:
-            InvalidFleet: when the variable or file is missing or empty.
+            InvalidFleet: when the variable or file is missing, empty, larger than 64 KB or not UTF-8.
         """
         if self.kind == "env":
             value = os.environ.get(self.name, "")
@@ -59,9 +61,14 @@ class SecretRef:
             return value.strip()
         path = self.path(base)
         try:
-            value = path.read_text(encoding="utf-8")
+            with path.open("rb") as file:
+                value = file.read(_SECRET_BYTES + 1).decode("utf-8")
         except OSError as error:
             raise InvalidFleet(f"secret {self} cannot be read: {error.strerror}", where=str(path)) from error
+        except UnicodeDecodeError:
+            raise InvalidFleet(f"secret {self} is not text in UTF-8", where=str(path)) from None
+        if len(value) > _SECRET_BYTES:
+            raise InvalidFleet(f"secret {self} is larger than 64 KB", where=str(path))
         if not value.strip():
             raise InvalidFleet(f"secret {self} is empty", where=str(path))
         return value.strip()
@@ -73,43 +80,66 @@ class SecretRef:
         )
 
     @classmethod
-    def __get_pydantic_json_schema__(
-        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        return {"type": "string", "pattern": "^(env|file):.+$"}
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"type": "string", "pattern": REFERENCE_PATTERN, "examples": ["env:NAME", "file:secrets/chat.key"]}
 
 
 def parse_duration(value: Any) -> timedelta:
-    """``90s``, ``15m``, ``8h``, ``2d``."""
+    """``90s``, ``15m``, ``8h``, ``2d``; whole seconds, at least one."""
     if isinstance(value, timedelta):
+        if value < timedelta(seconds=1) or value.microseconds:
+            raise ValueError("a duration is at least one second, and whole seconds")
         return value
-    match = re.fullmatch(r"(\d+)([smhd])", str(value).strip())
-    if not match:
-        raise ValueError("a duration is a whole number and a unit: 90s, 15m, 8h, 2d")
-    return timedelta(**{_UNITS[match[2]]: int(match[1])})
+    if not isinstance(value, str) or not re.fullmatch(DURATION_PATTERN, value):
+        raise ValueError("a duration is a whole number above 0 and a unit: 90s, 15m, 8h, 2d")
+    return timedelta(**{_UNITS[value[-1]]: int(value[:-1])})
+
+
+def format_duration(value: timedelta) -> str:
+    """The shortest text that `parse_duration` reads back as the same time, in the largest unit without a remainder."""
+    seconds = int(value.total_seconds())
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds % size == 0:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
 
 
 def parse_shape(value: Any) -> GpuShape:
     """``B200:8``."""
     if isinstance(value, GpuShape):
         return value
-    model, colon, count = str(value).partition(":")
-    if not model or not colon or not count.isdecimal() or int(count) < 1:
+    if not isinstance(value, str) or not re.fullmatch(SHAPE_PATTERN, value):
         raise ValueError("a GPU shape is model:count, e.g. B200:8")
+    model, _, count = value.partition(":")
     return GpuShape(model.upper(), int(count))
 
 
 def check_fleet_name(value: str) -> str:
     """Lower-case letters, digits and dashes: the name goes into keys, labels and host names."""
-    if not _FLEET_NAME.fullmatch(value):
-        raise ValueError("a fleet name is 1 to 24 of a-z, 0-9 and -, and starts with a letter")
+    return _check_name(value, "a fleet name", longest=24)
+
+
+def check_pool_name(value: str) -> str:
+    """Lower-case letters, digits and dashes: the name goes into node names, keys and container names."""
+    return _check_name(value, "a pool name", longest=16)
+
+
+def check_channel_name(value: str) -> str:
+    """Lower-case letters, digits and dashes: the name goes into haproxy.cfg."""
+    return _check_name(value, "a channel name", longest=24)
+
+
+def check_word(value: str) -> str:
+    """One word that is safe as an argument of a command: no spaces, no control characters, no leading dash."""
+    if not value or value.startswith("-") or not value.isprintable() or any(c.isspace() for c in value):
+        raise ValueError("must be one word without spaces that does not start with a dash")
     return value
 
 
 def split_listen(value: str) -> tuple[str, int]:
     """``host:port`` -> its parts; IPv6 in brackets."""
     host, colon, port = value.rpartition(":")
-    if not colon or not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
+    if not colon or not host or not re.fullmatch(r"[0-9]{1,5}", port) or not 1 <= int(port) <= 65535:
         raise ValueError("an address is host:port, e.g. 127.0.0.1:8080")
     return host.strip("[]"), int(port)
 
@@ -120,7 +150,11 @@ def check_listen(value: str) -> str:
     try:
         ipaddress.ip_address(host)
     except ValueError:
-        raise ValueError(
-            f"'{host}' is not an IP address to listen on (use 0.0.0.0 for every interface)"
-        ) from None
+        raise ValueError(f"'{host}' is not an IP address to listen on (use 0.0.0.0 for every interface)") from None
+    return value
+
+
+def _check_name(value: str, what: str, *, longest: int) -> str:
+    if len(value) > longest or not re.fullmatch(_NAME, value):
+        raise ValueError(f"{what} is 1 to {longest} of a-z, 0-9 and -, starts with a letter and ends with no dash")
     return value

@@ -1,0 +1,32 @@
+"""What a fleet file can be told wrong about before anything is rented: pure, no network, no clock."""
+
+from __future__ import annotations
+
+from gpufleet.spec.checks.agree import check_agreement
+from gpufleet.spec.checks.front import check_router
+from gpufleet.spec.checks.managed import check_engines
+from gpufleet.spec.checks.pools import check_pools, check_roles
+from gpufleet.spec.checks.rental import check_money, check_providers
+from gpufleet.spec.checks.sizing import check_model, check_sizes
+from gpufleet.spec.model import Fleet
+from gpufleet.spec.problems import Problem
+
+__all__ = ["check_fleet"]
+
+
+def check_fleet(fleet: Fleet) -> list[Problem]:
+    """Everything that needs several fields or the catalog; empty when nothing is wrong."""
+    roleless = check_roles(fleet)
+    if roleless:
+        return roleless
+    checks = (
+        check_pools,
+        check_model,
+        check_sizes,
+        check_agreement,
+        check_engines,
+        check_router,
+        check_providers,
+        check_money,
+    )
+    return [problem for check in checks for problem in check(fleet)]
