@@ -1,0 +1,33 @@
+# Every target does the set-up it needs, and only when pyproject.toml has changed since.
+SHELL := /bin/sh
+VENV  := .venv
+BIN   := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test lint bench docs clean
+.DEFAULT_GOAL := test
+
+demo: $(READY)   ## bring the quickstart fleet up on the mock provider, talk to it, take it down
+	PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/demo.sh
+
+test: lint       ## everything that CI checks
+	$(BIN)/pytest -n 2 --dist loadfile
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(READY)  ## the ratios that docs/performance.md reports
+	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python "$$file" || exit 1; done
+
+docs: $(READY)   ## write the generated reference again
+	$(BIN)/python docs/generate_cli.py
+
+clean:
+	rm -rf $(VENV) .demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml .ci/setup
+	.ci/setup $(VENV)

@@ -1,0 +1,72 @@
+"""The entry point: parse, run one command, turn errors into a few lines and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, NoReturn
+
+import typer
+
+from gpufleet import __version__
+from gpufleet.cli import failures
+from gpufleet.cli.lazy import LazyGroup
+from gpufleet.errors import Interrupted
+
+EPILOG = "The fleet file is the first argument, else $GPUFLEET_FILE, else ./fleet.yaml. Nodes are named pool/index."
+
+app = typer.Typer(cls=LazyGroup, rich_markup_mode=None, epilog=EPILOG)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"gpufleet {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def gpufleet(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    """One fleet.yaml to rented GPU nodes that serve vLLM x TileRT, and back to zero."""
+
+
+def run(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and leave the process with its exit code."""
+    sys.exit(main(sys.argv[1:] if argv is None else argv))
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command line.
+
+    Returns:
+        The exit code; `docs/exit-codes.md` lists them.
+    """
+    try:
+        code = _invoke(list(argv))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _reader_has_gone()
+    return code
+
+
+def _invoke(argv: list[str]) -> int:
+    report = failures.Report.asked_for_by(argv)
+    try:
+        code = typer.main.get_command(app).main(argv or ["--help"], prog_name="gpufleet", standalone_mode=False)
+    except BrokenPipeError:
+        raise
+    except KeyboardInterrupt:
+        return report.show(Interrupted("interrupted"))
+    except Exception as error:  # noqa: BLE001 - the outermost edge: whatever comes here must become a line
+        return report.show(error)
+    return code if isinstance(code, int) else 0
+
+
+def _reader_has_gone() -> int:
+    """``gpufleet ... | head``: say nothing, and keep the interpreter from flushing into the closed pipe."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return failures.BROKEN_PIPE

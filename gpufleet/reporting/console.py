@@ -1,0 +1,44 @@
+"""Where tables go. Colour only on a terminal, and never when ``NO_COLOR`` is set."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gpufleet.reporting.words import plain
+
+DIM = "dim"
+GOOD = "green"
+WARN = "yellow"
+BAD = "red"
+
+
+def stdout() -> Console:
+    """For results."""
+    return Console(highlight=False, markup=False, emoji=False)
+
+
+def stderr() -> Console:
+    """For progress, warnings and questions."""
+    return Console(stderr=True, highlight=False, markup=False, emoji=False)
+
+
+def text(value: object, style: str = "") -> Text:
+    """One cell: never read as markup, never able to steer the terminal."""
+    return Text(plain(str(value)), style=style)
+
+
+def table(*columns: str, right: tuple[str, ...] = (), folding: tuple[str, ...] = ()) -> Table:
+    """An unboxed table. Columns in ``right`` are numbers and never break; those in ``folding`` give way first."""
+    made = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
+    for name in columns:
+        made.add_column(
+            name,
+            justify="right" if name in right else "left",
+            no_wrap=name in right,
+            overflow="fold",
+            ratio=None,
+            min_width=8 if name in folding else None,
+        )
+    return made

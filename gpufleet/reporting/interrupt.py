@@ -1,0 +1,25 @@
+"""What Ctrl-C says: what exists, what it costs per hour, and the two commands that continue or remove it."""
+
+from __future__ import annotations
+
+from gpufleet.domain.money import usd_per_hour
+from gpufleet.domain.status import Bill
+from gpufleet.errors import Interrupted
+from gpufleet.reporting.words import count
+
+
+def interruption(bill: Bill, fleet_file: str) -> Interrupted:
+    """The error for a run that was stopped.
+
+    Args:
+        bill: everything rented so far; lines without an end are what still exists.
+        fleet_file: the path as the user's next command should name it.
+    """
+    running = [line for line in bill.lines if line.ended is None]
+    if not running:
+        return Interrupted("interrupted; nothing is rented", hint=f"gpufleet up {fleet_file}  (start again)")
+    return Interrupted(
+        f"interrupted; {count(len(running), 'rental')} running for {usd_per_hour(bill.usd_per_hour)}",
+        where=", ".join(f"{line.node} ({line.provider} {line.instance_id})" for line in running),
+        hint=f"gpufleet up {fleet_file}  (continue)  or  gpufleet down {fleet_file}  (remove everything)",
+    )

@@ -1,0 +1,176 @@
+"""Progress while it happens: one live line per node on a terminal, plain lines with the time anywhere else."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from types import TracebackType
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from gpufleet.domain.progress import Progress, ProgressState
+from gpufleet.reporting.board import Board, Row
+from gpufleet.reporting.console import BAD, DIM, GOOD, text
+from gpufleet.reporting.words import count, duration, plain
+
+PERCENT_STEP = 10
+_FRAMES_PER_SECOND = 4
+_STYLES = {ProgressState.RUNNING: "", ProgressState.DONE: GOOD, ProgressState.FAILED: BAD}
+_MARKS = {ProgressState.RUNNING: ("·", "."), ProgressState.DONE: ("✓", "+"), ProgressState.FAILED: ("✗", "x")}
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class LiveView:
+    """Shows a run's progress on ``console``; `sink` is what the engine calls. Use as a context manager around the run.
+
+    Events that come before it is entered are kept, and shown once it is.
+
+    Args:
+        console: where to write, stderr as a rule.
+        board: gathers the events.
+        now: the time of plain lines.
+    """
+
+    def __init__(self, console: Console, *, board: Board | None = None, now: Callable[[], datetime] = _utc_now) -> None:
+        self._console = console
+        self._board = board or Board()
+        self._now = now
+        self._lines = threading.Lock()
+        self._shown_percent: dict[object, int] = {}
+        self._live: Live | None = None
+        self._animated = console.is_terminal and not console.is_dumb_terminal
+
+    def sink(self, event: Progress) -> None:
+        """Take an event from any thread; never raises because of a closed stderr."""
+        before = self._board.update(event)
+        if self._animated:
+            return
+        with suppress(OSError, ValueError), self._lines:
+            if self._worth_a_line(before, event):
+                self._console.print(text(plain_line(event, self._now())), soft_wrap=True)
+
+    def __enter__(self) -> LiveView:
+        if self._animated:
+            board = BoardView(self._board)
+            self._live = Live(board, console=self._console, refresh_per_second=_FRAMES_PER_SECOND)
+            self._live.start(refresh=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with suppress(OSError, ValueError):
+            if self._live:
+                self._live.stop()
+            if self._board.rows():
+                self._console.print(text(summary(self._board), DIM))
+
+    def _worth_a_line(self, before: Row | None, event: Progress) -> bool:
+        """A new phase, a new outcome, or another tenth of a percentage: so that 50 nodes stay readable in a CI log."""
+        tenth = int(event.percent // PERCENT_STEP) if event.percent is not None else 0
+        if before is None or (before.last.phase, before.last.state) != (event.phase, event.state):
+            self._shown_percent[event.node] = tenth
+            return True
+        if event.step and event.step != before.last.step:
+            self._shown_percent[event.node] = 0
+        grown = tenth > self._shown_percent.get(event.node, 0)
+        if grown:
+            self._shown_percent[event.node] = tenth
+        return grown
+
+
+def plain_line(event: Progress, now: datetime) -> str:
+    """``21:47:03 decode/0 weights download 40% (about 38 min left)``."""
+    parts = [now.astimezone(UTC).strftime("%H:%M:%SZ"), str(event.node or "fleet"), event.phase]
+    if event.state is not ProgressState.RUNNING:
+        parts.append(str(event.state))
+    parts += [event.step] if event.step else []
+    parts += [f"{event.percent:.0f}%"] if event.percent is not None else []
+    line = " ".join(parts)
+    line += f": {event.message}" if event.message else ""
+    return line + (f" (about {duration(event.eta_seconds)} left)" if event.eta_seconds else "")
+
+
+def summary(board: Board) -> str:
+    """``4 of 5 nodes finished in 2 min 10 s, 1 failed: decode/1``."""
+    nodes = board.node_rows()
+    failed = [str(row.node) for row in nodes if row.failed]
+    done = sum(row.finished for row in nodes)
+    line = f"{done} of {count(len(nodes), 'node')} finished in {duration(board.elapsed)}"
+    return line + (f", {len(failed)} failed: {', '.join(failed)}" if failed else "")
+
+
+class BoardView:
+    """The live picture: as many rows as the terminal has lines; what does not fit is folded into counts."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        room = max(1, (options.max_height or console.height) - 3)
+        ascii_only = options.ascii_only
+        yield board_view(self._board, room, ascii_only=ascii_only)
+
+
+def board_view(board: Board, room: int, *, ascii_only: bool = False) -> RenderableType:
+    """At most ``room`` lines for rows, plus up to two that tell what was folded away."""
+    rows = board.rows()
+    finished = [row for row in rows if row.finished]
+    if len(rows) > room:
+        rows = [row for row in rows if not row.finished]
+    shown = rows if len(rows) <= room else sorted(rows, key=_urgency)[:room]
+    parts: list[RenderableType] = [_grid(board, shown, ascii_only)]
+    if len(shown) < len(board.rows()):
+        folded = [row for row in rows if row not in shown]
+        parts.append(_folded(folded, len(finished) if finished and finished[0] not in shown else 0))
+    return Group(*parts)
+
+
+def _urgency(row: Row) -> tuple[bool, bool, float]:
+    """Failed rows first, then the fleet's own, then those that will take longest."""
+    return (not row.failed, row.node is not None, -(row.ready_at or 0.0))
+
+
+def _grid(board: Board, rows: list[Row], ascii_only: bool) -> Table:
+    grid = Table.grid(padding=(0, 1), expand=False)
+    grid.add_column(no_wrap=True)
+    grid.add_column(no_wrap=True, overflow="ellipsis", max_width=18)
+    grid.add_column(no_wrap=True)
+    grid.add_column(no_wrap=True, overflow="ellipsis", max_width=32)
+    grid.add_column(no_wrap=True, justify="right")
+    grid.add_column(no_wrap=True, justify="right", style=DIM)
+    for row in rows:
+        grid.add_row(*_cells(board, row, ascii_only))
+    return grid
+
+
+def _cells(board: Board, row: Row, ascii_only: bool) -> tuple[Text, ...]:
+    event = row.last
+    mark = _MARKS[event.state][ascii_only]
+    percent = f" {event.percent:.0f}%" if event.percent is not None and event.state is ProgressState.RUNNING else ""
+    left = "" if row.ready_at is None or row.finished else f"~{duration(row.ready_at - board.now)} left"
+    return (
+        text(mark, _STYLES[event.state]),
+        text(row.node or "fleet", "bold"),
+        text(event.phase, _STYLES[event.state]),
+        text(plain(event.message if row.failed or not event.step else event.step) + percent),
+        text("" if row.finished else duration(board.now - row.phase_started)),
+        text(left),
+    )
+
+
+def _folded(rows: list[Row], finished: int) -> Text:
+    """``and 12 more: 8 weights, 4 boot; 34 finished``."""
+    phases = [row.last.phase for row in rows]
+    counted = ", ".join(f"{phases.count(phase)} {phase}" for phase in dict.fromkeys(phases))
+    parts = [f"and {len(rows)} more: {counted}"] if rows else []
+    parts += [f"{finished} finished"] if finished else []
+    return text("; ".join(parts), DIM)

@@ -1,0 +1,91 @@
+"""The fleet's status as tables."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gpufleet.domain.market import InstanceState
+from gpufleet.domain.money import usd, usd_per_hour
+from gpufleet.domain.status import CellStatus, EndpointStatus, FleetStatus, NodeStatus, Serving
+from gpufleet.reporting.console import BAD, DIM, GOOD, WARN, table, text
+from gpufleet.reporting.words import count, plain, since
+
+_SERVING_STYLES = {Serving.READY: GOOD, Serving.STARTING: WARN, Serving.SICK: BAD, Serving.UNKNOWN: DIM}
+
+
+def status_view(status: FleetStatus, now: datetime) -> RenderableType:
+    """Nodes, cells, endpoint, money, and what is wrong."""
+    parts: list[RenderableType] = [text(headline(status), "bold")]
+    if status.nodes:
+        parts += [text(""), _nodes(status.nodes, now)]
+    parts += [text(f"{n.node}: {n.note}", DIM) for n in status.nodes if n.note]
+    if status.cells:
+        parts += [text(""), _cells(status.cells)]
+    if status.endpoint:
+        parts += [text(""), _endpoint(status.endpoint)]
+    parts += [text(f"problem: {problem}", BAD) for problem in status.problems]
+    return Group(*parts)
+
+
+def headline(status: FleetStatus) -> str:
+    """``quickstart: 5 nodes, 5 ready · $150.00/h now · $3.12 so far``."""
+    ready = sum(node.serving is Serving.READY for node in status.nodes)
+    nodes = f"{count(len(status.nodes), 'node')}, {ready} ready" if status.nodes else "nothing is rented"
+    money = f"{usd_per_hour(status.bill.usd_per_hour)} now · {usd(status.bill.total)} so far"
+    return f"{status.fleet}: {nodes} · {money}"
+
+
+def _nodes(nodes: tuple[NodeStatus, ...], now: datetime) -> Table:
+    rows = table("node", "state", "gpu", "address", "up", "$/h", "provider", right=("up", "$/h"))
+    for node in nodes:
+        rows.add_row(
+            text(node.node),
+            text(_state(node), _SERVING_STYLES[node.serving]),
+            text(node.gpu or "?"),
+            text(node.address or "-"),
+            text(since(node.since, now)),
+            text(usd_per_hour(node.usd_per_hour).removesuffix("/h")),
+            text(node.provider),
+        )
+    return rows
+
+
+def _state(node: NodeStatus) -> str:
+    """The service's word while the machine runs, else the machine's."""
+    return str(node.serving) if node.state is InstanceState.RUNNING else str(node.state)
+
+
+def _cells(cells: tuple[CellStatus, ...]) -> Table:
+    rows = table(
+        "route", "nodes", "up", "active", "queued", "served", right=("active", "queued", "served"), folding=("nodes",)
+    )
+    for cell in cells:
+        rows.add_row(
+            text(cell.name),
+            text(", ".join(str(node) for node in cell.nodes)),
+            text({True: "up", False: "down", None: "?"}[cell.up], {True: GOOD, False: BAD, None: DIM}[cell.up]),
+            *(text("?" if number is None else number) for number in (cell.active, cell.queued, cell.served)),
+        )
+    return rows
+
+
+def _endpoint(endpoint: EndpointStatus) -> Table:
+    rows = Table.grid(padding=(0, 2))
+    rows.add_column(style="bold", no_wrap=True)
+    rows.add_column(overflow="fold")
+    state = text("up", GOOD) if endpoint.up else text("down", BAD)
+    rows.add_row("endpoint", text(endpoint.url).append("  ").append_text(state))
+    rows.add_row("channels", text(", ".join(endpoint.channels) or "-"))
+    if endpoint.tls_fingerprint:
+        rows.add_row("sha-256", Text("\n".join(_halves(endpoint.tls_fingerprint))))
+    return rows
+
+
+def _halves(fingerprint: str) -> tuple[str, str]:
+    """``AA:BB:...`` on two lines, broken between bytes, since 95 characters fit no terminal of 80."""
+    middle = len(fingerprint) // 2 + 1
+    return plain(fingerprint[:middle]), plain(fingerprint[middle:])
