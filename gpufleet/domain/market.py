@@ -87,6 +87,8 @@ class SshEndpoint:
     """``ssh-ed25519 AAAA...`` when the provider tells it; None means trust on first use, pinned per rental."""
     workdir: str = "/var/lib/gpufleet"
     """Where gpufleet keeps its files on that node."""
+    key_file: str | None = None
+    """Private key on this machine that logs in there; None means the fleet's own, which the provider installed."""
 
 
 @dataclass(frozen=True)

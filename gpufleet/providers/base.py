@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from gpufleet.domain.market import Instance, Inventory, Offer, OfferQuery
 from gpufleet.domain.nodes import NodeName
@@ -35,7 +35,9 @@ class Capabilities:
     server_expiry: bool = False
     """The provider itself ends a rental at ``deadline_at`` (a dead-man switch)."""
     settle_seconds: float = 120.0
-    """How long a fresh instance may be missing from listings; an unclear create is looked up for at least this long."""
+    """How long a fresh instance may be missing from listings; an unclear create is looked up for at least this long.
+
+    Real seconds, as `poll_seconds`."""
     poll_seconds: float = 5.0
     """Least time between two reads."""
     time_scale: float = 1.0
@@ -111,4 +113,21 @@ class Provider(Protocol):
 
     def terminate(self, instance_id: str) -> TerminateAck:
         """Ask for the end of a rental; idempotent; a missing instance is GONE."""
+        ...
+
+
+@runtime_checkable
+class LeasesHosts(Protocol):
+    """A provider whose rentals are leases of hosts that others may use too; found by type.
+
+    The lease is first taken here (`Provider.create`), then on the host itself with these scripts. They are whole POSIX
+    shell scripts, to be run by ``sh`` over the engine's own connection; they hold no secret.
+    """
+
+    def lease_script(self, instance_id: str) -> str:
+        """Take the host's lease file. Exits 0 when it is ours (again), 75 when another holds it (stderr says who)."""
+        ...
+
+    def release_script(self, instance_id: str) -> str:
+        """Give the host's lease file back if it is ours. Always safe to run again."""
         ...

@@ -12,12 +12,16 @@ from gpufleet.domain.market import Instance, InstanceState, Inventory, Offer, Of
 from gpufleet.providers.adapter import Adapter, Place
 from gpufleet.providers.base import Account, Capabilities, CreateRequest, TerminateAck
 from gpufleet.providers.errors import AmbiguousOutcome, InstanceNotFound, ProtocolError
+from gpufleet.providers.matching import fits
 from gpufleet.providers.mock import billing, catalog, lifecycle, processes, world
 from gpufleet.providers.mock.faults import FaultBook, first, refuse
 from gpufleet.providers.mock.market import Market, Rental, account_id, document
 from gpufleet.providers.mock.options import Fault, MockOptions
 from gpufleet.providers.mock.renting import Counter
 
+_SETTLE_SECONDS = 60.0
+_POLL_SECONDS = 5.0
+_LEAST_POLL_S = 0.1
 _HANG_SECONDS = 10.0
 _LONGEST_HANG_S = 30.0
 _STILL_RUNNING_SECONDS = 60.0
@@ -53,12 +57,13 @@ class MockProvider:
 
     @property
     def caps(self) -> Capabilities:
+        scale = self._options.time_scale
         return Capabilities(
             idempotent_create=self._options.idempotent_create,
             server_expiry=True,
-            settle_seconds=60.0,
-            poll_seconds=2.0,
-            time_scale=self._options.time_scale,
+            settle_seconds=_SETTLE_SECONDS / scale,
+            poll_seconds=max(_POLL_SECONDS / scale, _LEAST_POLL_S),
+            time_scale=scale,
         )
 
     def whoami(self) -> Account:
@@ -68,7 +73,7 @@ class MockProvider:
         with self._market() as (market, now):
             self._refuse_read(market, "offers")
             offers = self._counter.offers(market, now)
-        return sorted((o for o in offers if _fits(o, query)), key=lambda o: (o.usd_per_hour, o.offer_id))
+        return sorted((o for o in offers if fits(o, query)), key=lambda o: (o.usd_per_hour, o.offer_id))
 
     def create(self, request: CreateRequest) -> Instance:
         try:
@@ -205,16 +210,3 @@ ADAPTER = Adapter(MockOptions, MockProvider.open)
 
 def _copies(hits: Sequence[Fault]) -> int:
     return 2 if first(hits, "create", "double") else 1
-
-
-def _fits(offer: Offer, query: OfferQuery) -> bool:
-    limit = query.max_usd_per_hour
-    return (
-        bool(offer.stock)
-        and offer.spot == query.spot
-        and query.gpu in {None, offer.gpu}
-        and query.region in {None, offer.region}
-        and (offer.disk_gb or 0) >= query.min_disk_gb
-        and (offer.ram_gb or 0) >= query.min_ram_gb
-        and (limit is None or offer.usd_per_hour <= limit)
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from gpufleet.domain.market import Instance, InstanceState, SshEndpoint
 from gpufleet.providers.mock.market import Rental
@@ -45,7 +45,7 @@ def state_at(rental: Rental, now: datetime) -> InstanceState:
 def forgotten_at(rental: Rental, forget_seconds: float) -> datetime | None:
     """From when on the market no longer knows the instance."""
     ended = ends_at(rental)
-    return rental.after(forget_seconds, ended) if ended else None
+    return ended + timedelta(seconds=forget_seconds) if ended else None
 
 
 def is_listed(rental: Rental, now: datetime) -> bool:

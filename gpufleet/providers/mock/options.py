@@ -115,7 +115,7 @@ class MockOptions(Options):
     """A node that is still provisioning cannot be terminated."""
     terminating_seconds: float = Field(default=20.0, ge=0)
     """Simulated seconds from a terminate call to the end of the meter."""
-    forget_seconds: float = Field(default=3600.0, ge=0)
-    """Simulated seconds for which a terminated instance stays in listings."""
+    forget_seconds: float = Field(default=600.0, ge=0)
+    """Real seconds for which a terminated instance stays in listings."""
     node_command: tuple[str, ...] = (sys.executable, "-m", "gpufleet.twin.node")
     """What runs as the node; its root directory is added."""

@@ -1,0 +1,1 @@
+"""Hosts that are already there: leased and released, never created, deleted or powered off."""
