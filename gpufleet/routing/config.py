@@ -8,6 +8,15 @@ from gpufleet.spec.model import RequestClass
 
 
 @dataclass(frozen=True)
+class Probe:
+    """A URL that must answer 200: ``http://host:port/health``."""
+
+    host: str
+    port: int
+    path: str = "/health"
+
+
+@dataclass(frozen=True)
 class Server:
     """One thing behind HAProxy."""
 
@@ -15,6 +24,9 @@ class Server:
     """``cell-decode-0`` or ``native``; callers see it in the ``x-gpufleet-served-by`` header."""
     host: str
     port: int
+    probes: tuple[Probe, ...] = ()
+    """All must answer, else the server gets no requests; empty means ``/health`` of the server itself. A cell lists its
+    pd_router, its decode node and its prefill node: pd_router calls itself healthy when those behind it are dead."""
 
 
 @dataclass(frozen=True)
