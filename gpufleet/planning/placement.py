@@ -1,0 +1,175 @@
+"""Which offer each missing node gets: the cheapest set that fits, in one region where the nodes must be close."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from gpufleet.domain.market import Offer
+from gpufleet.domain.nodes import NodeName
+from gpufleet.planning.model import Desired
+from gpufleet.spec.model import Pool
+
+Taken = dict[str, list[Offer]]
+"""Offers per pool, one entry per node."""
+_REGIONS_TOLD = 3
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The outcome: an offer for each node that got one, and a sentence for what is missing."""
+
+    offers: Mapping[NodeName, Offer]
+    problems: tuple[str, ...]
+
+
+def place(
+    desired: Desired,
+    missing: Sequence[NodeName],
+    market: Mapping[str, Sequence[Offer]],
+    regions_in_use: Mapping[str, frozenset[str]],
+) -> Placement:
+    """Choose offers so that as many nodes as possible get one, at the least total price.
+
+    Args:
+        missing: the nodes to rent.
+        market: offers per pool; an offer that stands in several pools has its stock counted once.
+        regions_in_use: per provider, where the nodes are that stay. New ones join them unless RDMA is off.
+    """
+    offers: dict[NodeName, Offer] = {}
+    problems: list[str] = []
+    for provider in sorted({desired.fleet.provider_of(node.pool).use for node in missing}):
+        nodes = [node for node in missing if desired.fleet.provider_of(node.pool).use == provider]
+        found = _place_at(desired, provider, nodes, market, regions_in_use.get(provider, frozenset()))
+        offers |= found.offers
+        problems += found.problems
+    return Placement(offers, tuple(problems))
+
+
+def fits(pool: Pool, offer: Offer) -> bool:
+    """Whether a pool's node may be this offer."""
+    return (
+        offer.gpu == pool.gpu
+        and pool.region in {None, offer.region}
+        and not offer.spot
+        and (pool.disk_gb is None or offer.disk_gb is None or offer.disk_gb >= pool.disk_gb)
+        and (pool.max_usd_per_hour is None or offer.usd_per_hour <= pool.max_usd_per_hour)
+        and offer.stock != 0
+    )
+
+
+def cheapest_match(needs: Mapping[str, int], market: Mapping[str, Sequence[Offer]]) -> Taken:
+    """The largest set of offer units that the pools can share out, and the cheapest among those.
+
+    Units are tried from the cheapest on, and one that is taken moves to another pool when that makes room (augmenting
+    paths); a unit's price does not depend on its pool, so this greedy order is optimal.
+    """
+    taken: Taken = {pool: [] for pool in needs}
+    fitting = {pool: {_identity(offer) for offer in market.get(pool, ())} for pool in needs}
+    for offer in _by_price(market):
+        units = sum(needs.values()) if offer.stock is None else offer.stock
+        for _ in range(min(units, sum(needs.values()))):
+            if not _take(offer, needs, fitting, taken, set()):
+                break
+    return taken
+
+
+def _place_at(
+    desired: Desired,
+    provider: str,
+    nodes: Sequence[NodeName],
+    market: Mapping[str, Sequence[Offer]],
+    in_use: frozenset[str],
+) -> Placement:
+    needs = {pool: sum(node.pool == pool for node in nodes) for pool in desired.fleet.pools}
+    needs = {pool: count for pool, count in needs.items() if count}
+    fitting = {
+        pool: [offer for offer in market.get(pool, ()) if fits(desired.fleet.pools[pool], offer)] for pool in needs
+    }
+    if desired.fleet.network.rdma == "off":
+        taken = cheapest_match(needs, fitting)
+        return Placement(_hand_out(nodes, taken), _missing(desired, provider, needs, {"any region": taken}))
+    asked = frozenset(region for pool in needs if (region := desired.fleet.pools[pool].region))
+    regions = in_use or asked or {offer.region for offers in fitting.values() for offer in offers}
+    choices = {region: cheapest_match(needs, _within(desired, fitting, region)) for region in sorted(regions)}
+    if not choices:
+        return Placement({}, _missing(desired, provider, needs, {"any region": {pool: [] for pool in needs}}))
+    ranked = sorted(choices, key=lambda region: (-_size(choices[region]), _price(choices[region]), region))
+    best = choices[ranked[0]]
+    nearest = {region: choices[region] for region in ranked[:_REGIONS_TOLD]}
+    return Placement(
+        _hand_out(nodes, best), () if _size(best) == len(nodes) else _missing(desired, provider, needs, nearest)
+    )
+
+
+def _within(desired: Desired, fitting: Mapping[str, Sequence[Offer]], region: str) -> dict[str, list[Offer]]:
+    """Offers of one region; a pool whose region the file names stays there."""
+    return {
+        pool: [offer for offer in offers if offer.region == (desired.fleet.pools[pool].region or region)]
+        for pool, offers in fitting.items()
+    }
+
+
+def _take(
+    offer: Offer, needs: Mapping[str, int], fitting: Mapping[str, set[tuple[str, str]]], taken: Taken, tried: set[str]
+) -> bool:
+    suits = [pool for pool in needs if pool not in tried and _identity(offer) in fitting[pool]]
+    for pool in suits:
+        if len(taken[pool]) < needs[pool]:
+            taken[pool].append(offer)
+            return True
+    for pool in suits:
+        tried.add(pool)
+        for position, other in enumerate(taken[pool]):
+            if _take(other, needs, fitting, taken, tried):
+                taken[pool][position] = offer
+                return True
+    return False
+
+
+def _hand_out(nodes: Sequence[NodeName], taken: Taken) -> dict[NodeName, Offer]:
+    """Lower indices get the cheaper offers."""
+    left = {pool: sorted(offers, key=_order) for pool, offers in taken.items()}
+    return {node: left[node.pool].pop(0) for node in nodes if left[node.pool]}
+
+
+def _missing(
+    desired: Desired, provider: str, needs: Mapping[str, int], choices: Mapping[str, Taken]
+) -> tuple[str, ...]:
+    lacks = {
+        region: [_lack(desired, pool, count, taken) for pool, count in needs.items() if len(taken[pool]) < count]
+        for region, taken in choices.items()
+    }
+    told = "; ".join(f"{region or 'its only region'}: {', '.join(lack)}" for region, lack in lacks.items() if lack)
+    if not told:
+        return ()
+    where = "no single region has every node" if len(choices) > 1 else "not every node can be rented"
+    return (f"{provider}: {where} ({told})",)
+
+
+def _lack(desired: Desired, pool: str, count: int, taken: Taken) -> str:
+    limit = desired.fleet.pools[pool].max_usd_per_hour
+    price = f" at up to ${limit}/h" if limit is not None else ""
+    return f"{count - len(taken[pool])} of {count} {desired.fleet.pools[pool].gpu}{price} for {pool} missing"
+
+
+def _by_price(market: Mapping[str, Sequence[Offer]]) -> list[Offer]:
+    distinct = {_identity(offer): offer for offers in market.values() for offer in offers}
+    return sorted(distinct.values(), key=_order)
+
+
+def _identity(offer: Offer) -> tuple[str, str]:
+    return (offer.provider, offer.offer_id)
+
+
+def _order(offer: Offer) -> tuple[Decimal, str, str]:
+    return (offer.usd_per_hour, offer.provider, offer.offer_id)
+
+
+def _size(taken: Taken) -> int:
+    return sum(len(offers) for offers in taken.values())
+
+
+def _price(taken: Taken) -> Decimal:
+    return sum((offer.usd_per_hour for offers in taken.values() for offer in offers), Decimal(0))
