@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -37,8 +37,10 @@ class Machine(Protocol):
         """
         ...
 
-    def stream(self, command: str, *, stdin: bytes = b"") -> Iterator[bytes]:
+    def stream(self, command: str, *, stdin: bytes = b"", until: Callable[[], bool] | None = None) -> Iterator[bytes]:
         """Run a shell command line and yield its stdout in chunks as they come, until it ends.
+
+        ``until`` is asked a few times per second; once true, the stream ends without an error.
 
         Raises:
             ConnectionLost: the link broke.
