@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from gpufleet.cli.pipes import quiet_when_the_reader_goes
+
 
 class Entry(NamedTuple):
     """Where a command lives and what ``--help`` says about it (the first line of its docstring; a test compares)."""
@@ -45,6 +47,16 @@ class LazyGroup(TyperGroup):
         """Swap the stub for the command."""
         name, stub, rest = super().resolve_command(ctx, args)
         return (name, load(name), rest) if name else (name, stub, rest)
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        """Parse, and print ``--help``. Guarded here, because further out typer ends a broken pipe with code 1."""
+        with quiet_when_the_reader_goes():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        with quiet_when_the_reader_goes():
+            return super().invoke(ctx)
 
 
 class Command(TyperCommand):

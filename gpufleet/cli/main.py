@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, NoReturn
@@ -12,6 +11,7 @@ import typer
 from gpufleet import __version__
 from gpufleet.cli import failures
 from gpufleet.cli.lazy import LazyGroup
+from gpufleet.cli.pipes import ReaderGone
 from gpufleet.errors import Interrupted
 
 EPILOG = "The fleet file is the first argument, else $GPUFLEET_FILE, else ./fleet.yaml. Nodes are named pool/index."
@@ -45,28 +45,14 @@ def main(argv: Sequence[str]) -> int:
     Returns:
         The exit code; `docs/exit-codes.md` lists them.
     """
-    try:
-        code = _invoke(list(argv))
-        sys.stdout.flush()
-    except BrokenPipeError:
-        return _reader_has_gone()
-    return code
-
-
-def _invoke(argv: list[str]) -> int:
     report = failures.Report.asked_for_by(argv)
     try:
-        code = typer.main.get_command(app).main(argv or ["--help"], prog_name="gpufleet", standalone_mode=False)
-    except BrokenPipeError:
-        raise
+        code = typer.main.get_command(app).main(list(argv) or ["--help"], prog_name="gpufleet", standalone_mode=False)
+        sys.stdout.flush()
+    except ReaderGone:
+        return failures.BROKEN_PIPE
     except KeyboardInterrupt:
-        return report.show(Interrupted("interrupted"))
+        return Interrupted.exit_code
     except Exception as error:  # noqa: BLE001 - the outermost edge: whatever comes here must become a line
         return report.show(error)
     return code if isinstance(code, int) else 0
-
-
-def _reader_has_gone() -> int:
-    """``gpufleet ... | head``: say nothing, and keep the interpreter from flushing into the closed pipe."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return failures.BROKEN_PIPE

@@ -51,14 +51,19 @@ def fleet_file(argument: Path | None, option: Path | None = None) -> Path:
 def split_arguments(words: list[str] | None, option: Path | None = None) -> tuple[Path, list[str]]:
     """The fleet file and the other words of a command such as ``ask [FLEET.yaml] TEXT``.
 
-    The first word is the fleet file when it ends in .yaml or .yml, unless ``--file`` names one.
+    The first word is the fleet file when it ends in .yaml or .yml, unless ``--file`` names one. A question may end so
+    too, therefore words with blanks in them must also exist.
     """
     rest = list(words or [])
     if option:
         return option, rest
-    if rest and rest[0].endswith(_SUFFIXES):
+    if rest and _names_a_file(rest[0]):
         return Path(rest[0]), rest[1:]
     return _default(), rest
+
+
+def _names_a_file(word: str) -> bool:
+    return word.endswith(_SUFFIXES) and (not any(map(str.isspace, word)) or Path(word).is_file())
 
 
 def _default() -> Path:
