@@ -1,0 +1,1 @@
+"""Stand-ins for the programs a GPU node has on its PATH."""
