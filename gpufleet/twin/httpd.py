@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import select
 import socket
+import sys
 import threading
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
@@ -71,8 +72,8 @@ Handler = Callable[[Request], Reply]
 
 
 def json_response(value: object, status: int = 200) -> Response:
-    """A JSON reply."""
-    return Response(status, json.dumps(value, ensure_ascii=False).encode())
+    """A JSON reply, without spaces as the real servers write it."""
+    return Response(status, json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
 
 
 def sse(value: object) -> bytes:
@@ -113,11 +114,19 @@ class HttpServer:
         if request is None:
             return False
         keep = request.headers.get("connection", "").lower() != "close"
-        reply = self._handler(request)
+        reply = self._reply(request)
         if isinstance(reply, Stream):
             return _send_stream(sock, reply) and keep
         sock.sendall(_head(reply.status, reply.content_type, f"content-length: {len(reply.body)}", keep) + reply.body)
         return keep
+
+    def _reply(self, request: Request) -> Reply:
+        """The handler's reply; a fault in it is a 500, as with the real servers, and its trace goes to the log."""
+        try:
+            return self._handler(request)
+        except Exception:  # noqa: BLE001 - the outermost edge of a request
+            sys.excepthook(*sys.exc_info())
+            return Response(500, b"Internal Server Error", "text/plain; charset=utf-8")
 
 
 def _read_request(sock: socket.socket, reader: Any) -> Request | None:
