@@ -71,6 +71,13 @@ class Board:
             self._rows[event.node] = _next(before, event, now)
         return before
 
+    def settle(self) -> None:
+        """The run succeeded: what nobody reported as done is done too."""
+        with self._lock:
+            for node, row in self._rows.items():
+                if row.last.state is ProgressState.RUNNING:
+                    self._rows[node] = replace(row, last=replace(row.last, state=ProgressState.DONE, percent=None))
+
     def rows(self) -> list[Row]:
         """The fleet's own row first, then nodes by name."""
         with self._lock:

@@ -16,7 +16,7 @@ from rich.text import Text
 from gpufleet.domain.progress import Progress, ProgressState
 from gpufleet.reporting.board import Board, Row
 from gpufleet.reporting.console import BAD, DIM, GOOD, text
-from gpufleet.reporting.words import count, duration, plain
+from gpufleet.reporting.words import count, duration
 
 PERCENT_STEP = 10
 _FRAMES_PER_SECOND = 4
@@ -67,11 +67,14 @@ class LiveView:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        succeeded = kind is None
+        if succeeded:
+            self._board.settle()
         with suppress(OSError, ValueError):
             if self._live:
                 self._live.stop()
-            if self._board.rows():
-                self._console.print(text(summary(self._board), DIM))
+            if self._board.node_rows():
+                self._console.print(text(summary(self._board, succeeded=succeeded), DIM))
 
     def _worth_a_line(self, before: Row | None, event: Progress) -> bool:
         """A new phase, a new outcome, or another tenth of a percentage: so that 50 nodes stay readable in a CI log."""
@@ -99,12 +102,14 @@ def plain_line(event: Progress, now: datetime) -> str:
     return line + (f" (about {duration(event.eta_seconds)} left)" if event.eta_seconds else "")
 
 
-def summary(board: Board) -> str:
-    """``4 of 5 nodes finished in 2 min 10 s, 1 failed: decode/1``."""
+def summary(board: Board, *, succeeded: bool) -> str:
+    """``5 nodes done in 2 min 10 s``, or ``3 of 5 nodes finished in 2 min 10 s, 1 failed: decode/1``."""
     nodes = board.node_rows()
+    took = duration(board.elapsed)
+    if succeeded:
+        return f"{count(len(nodes), 'node')} done in {took}"
     failed = [str(row.node) for row in nodes if row.failed]
-    done = sum(row.finished for row in nodes)
-    line = f"{done} of {count(len(nodes), 'node')} finished in {duration(board.elapsed)}"
+    line = f"{sum(row.finished for row in nodes)} of {count(len(nodes), 'node')} finished in {took}"
     return line + (f", {len(failed)} failed: {', '.join(failed)}" if failed else "")
 
 
@@ -116,18 +121,17 @@ class BoardView:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         room = max(1, (options.max_height or console.height) - 3)
-        ascii_only = options.ascii_only
-        yield board_view(self._board, room, ascii_only=ascii_only)
+        yield board_view(self._board, room, width=options.max_width, ascii_only=options.ascii_only)
 
 
-def board_view(board: Board, room: int, *, ascii_only: bool = False) -> RenderableType:
+def board_view(board: Board, room: int, *, width: int = 80, ascii_only: bool = False) -> RenderableType:
     """At most ``room`` lines for rows, plus up to two that tell what was folded away."""
     rows = board.rows()
     finished = [row for row in rows if row.finished]
     if len(rows) > room:
         rows = [row for row in rows if not row.finished]
     shown = rows if len(rows) <= room else sorted(rows, key=_urgency)[:room]
-    parts: list[RenderableType] = [_grid(board, shown, ascii_only)]
+    parts: list[RenderableType] = [_grid(board, shown, width, ascii_only)]
     if len(shown) < len(board.rows()):
         folded = [row for row in rows if row not in shown]
         parts.append(_folded(folded, len(finished) if finished and finished[0] not in shown else 0))
@@ -139,13 +143,12 @@ def _urgency(row: Row) -> tuple[bool, bool, float]:
     return (not row.failed, row.node is not None, -(row.ready_at or 0.0))
 
 
-def _grid(board: Board, rows: list[Row], ascii_only: bool) -> Table:
+def _grid(board: Board, rows: list[Row], width: int, ascii_only: bool) -> Table:
     grid = Table.grid(padding=(0, 1), expand=False)
     grid.add_column(no_wrap=True)
     grid.add_column(no_wrap=True, overflow="ellipsis", max_width=18)
     grid.add_column(no_wrap=True)
-    grid.add_column(no_wrap=True, overflow="ellipsis", max_width=32)
-    grid.add_column(no_wrap=True, justify="right")
+    grid.add_column(no_wrap=True, overflow="ellipsis", max_width=max(12, width - 48))
     grid.add_column(no_wrap=True, justify="right", style=DIM)
     for row in rows:
         grid.add_row(*_cells(board, row, ascii_only))
@@ -154,17 +157,22 @@ def _grid(board: Board, rows: list[Row], ascii_only: bool) -> Table:
 
 def _cells(board: Board, row: Row, ascii_only: bool) -> tuple[Text, ...]:
     event = row.last
-    mark = _MARKS[event.state][ascii_only]
-    percent = f" {event.percent:.0f}%" if event.percent is not None and event.state is ProgressState.RUNNING else ""
-    left = "" if row.ready_at is None or row.finished else f"~{duration(row.ready_at - board.now)} left"
+    running = event.state is ProgressState.RUNNING
+    percent = f" {event.percent:.0f}%" if event.percent is not None and running else ""
+    detail = event.message if row.failed or not event.step else event.step
     return (
-        text(mark, _STYLES[event.state]),
+        text(_MARKS[event.state][ascii_only], _STYLES[event.state]),
         text(row.node or "fleet", "bold"),
         text(event.phase, _STYLES[event.state]),
-        text(plain(event.message if row.failed or not event.step else event.step) + percent),
-        text("" if row.finished else duration(board.now - row.phase_started)),
-        text(left),
+        text(detail + percent),
+        text(_times(board, row) if running else ""),
     )
+
+
+def _times(board: Board, row: Row) -> str:
+    """``3 min 20 s, ~38 min left``."""
+    elapsed = duration(board.now - row.phase_started)
+    return elapsed if row.ready_at is None else f"{elapsed}, ~{duration(row.ready_at - board.now)} left"
 
 
 def _folded(rows: list[Row], finished: int) -> Text:

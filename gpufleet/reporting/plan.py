@@ -15,6 +15,8 @@ from gpufleet.reporting.console import BAD, DIM, GOOD, WARN, table, text
 from gpufleet.reporting.words import duration
 
 _STYLES = {"create": GOOD, "update": WARN, "replace": WARN, "drain": BAD, "terminate": BAD}
+_OBVIOUS = ("create", "keep")
+"""Kinds that need no reason."""
 
 
 class Change(Protocol):
@@ -71,7 +73,7 @@ class Planned(Protocol):
 def plan_view(plan: Planned, drift: Sequence[Change] = ()) -> RenderableType:
     """The actions, why, the changed fields, the totals, and what stands against carrying it out."""
     parts: list[RenderableType] = [_actions(plan)] if plan.actions else []
-    parts += [text(f"{a.kind} {a.node}: {a.reason}", DIM) for a in plan.actions if a.reason and a.kind != "keep"]
+    parts += [text(f"{a.kind} {a.node}: {a.reason}", DIM) for a in plan.actions if a.reason and a.kind not in _OBVIOUS]
     parts += [text(f"{a.kind} {a.node}: {change_line(c)}") for a in plan.actions for c in a.changes]
     parts += [text(f"drift: {change_line(c)}", WARN) for c in drift]
     parts += [text(""), text(totals(plan))]

@@ -121,7 +121,7 @@ def test_up_with_yes_shows_the_plan_and_progress_on_stderr_and_the_status_on_std
     assert (ran.code, engine.calls) == (0, ["make_plan", "up"])
     assert "create" in ran.err
     assert "decode/0 boot" in ran.err
-    assert "1 of 1 node finished" in ran.err
+    assert "1 node done in" in ran.err
     assert ran.out.startswith("quickstart: 1 node, 1 ready")
 
 

@@ -40,7 +40,7 @@ def plain_lines(events: list[Progress]) -> list[str]:
 
 def drawn(board: Board, room: int, width: int = 80) -> list[str]:
     out = io.StringIO()
-    Console(file=out, width=width).print(board_view(board, room))
+    Console(file=out, width=width).print(board_view(board, room, width=width))
     return out.getvalue().splitlines()
 
 
@@ -89,7 +89,25 @@ def test_the_summary_counts_nodes_and_names_the_failed_ones() -> None:
     board.update(Progress(DECODE, "ready", DONE))
     board.update(Progress(NodeName("decode", 1), "check", FAILED))
     clock.seconds = 130
-    assert summary(board) == "1 of 2 nodes finished in 2 min 10 s, 1 failed: decode/1"
+    assert summary(board, succeeded=False) == "1 of 2 nodes finished in 2 min 10 s, 1 failed: decode/1"
+
+
+def test_a_run_that_succeeded_leaves_no_node_as_running() -> None:
+    out = io.StringIO()
+    with LiveView(Console(file=out, force_terminal=True, width=80, height=24)) as view:
+        view.sink(Progress(DECODE, "terminate"))
+    last_picture = out.getvalue().splitlines()[-2]
+    assert "✓" in last_picture
+    assert "1 node done in" in out.getvalue()
+
+
+def test_a_run_that_failed_counts_what_was_reached() -> None:
+    out = io.StringIO()
+    view = LiveView(Console(file=out, width=80), now=lambda: NOON)
+    with pytest.raises(KeyboardInterrupt), view:
+        view.sink(Progress(DECODE, "boot"))
+        raise KeyboardInterrupt
+    assert "0 of 1 node finished" in out.getvalue()
 
 
 def test_a_node_shows_phase_step_percent_elapsed_and_time_left() -> None:
@@ -98,7 +116,7 @@ def test_a_node_shows_phase_step_percent_elapsed_and_time_left() -> None:
     board.update(Progress(DECODE, "weights", step="download", percent=40, eta_seconds=600))
     clock.seconds = 60
     (line,) = drawn(board, room=10)
-    assert line.split() == ["·", "decode/0", "weights", "download", "40%", "1", "min", "~9", "min", "left"]
+    assert line.split() == ["·", "decode/0", "weights", "download", "40%", "1", "min,", "~9", "min", "left"]
 
 
 def test_an_event_without_percentage_keeps_that_of_its_step_but_not_of_the_last_one() -> None:
@@ -142,7 +160,7 @@ def test_a_terminal_gets_an_animation_that_ends_with_the_summary() -> None:
     with LiveView(Console(file=out, force_terminal=True, width=80, height=24)) as view:
         view.sink(Progress(DECODE, "ready", DONE))
     assert "decode/0" in out.getvalue()
-    assert "1 of 1 node finished" in out.getvalue()
+    assert "1 node done in" in out.getvalue()
 
 
 def test_a_terminal_that_cannot_move_its_cursor_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
