@@ -93,6 +93,8 @@ class MockProvider:
         with self._market() as (market, now):
             number = self._refuse_read(market, "inventory")
             empty = self._faults.hits(market, "inventory", number, kinds=["empty"])
+            if empty:
+                self._document.save(market)
             shown = [
                 self._look(market, rental, now, moment="inventory", number=number)
                 for rental in market.rentals.values()

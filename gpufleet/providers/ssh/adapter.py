@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -58,20 +59,18 @@ class SshProvider:
         return Capabilities(lifetime=Lifetime.RELEASE, idempotent_create=True, settle_seconds=0.0, poll_seconds=0.2)
 
     def whoami(self) -> Account:
-        with self._document.locked() as book:
-            if not self._document.path.exists():
-                self._document.save(book)
+        with self._book() as book:
             return Account(book.account)
 
     def offers(self, query: OfferQuery) -> list[Offer]:
-        with self._document.locked() as book:
+        with self._book() as book:
             taken = {lease.host.host_id for lease in book.held()}
         free = [self._offer(host) for host in self._hosts.values() if host.host_id not in taken]
         return sorted((o for o in free if fits(o, query)), key=lambda o: (o.usd_per_hour, o.offer_id))
 
     def create(self, request: CreateRequest) -> Instance:
         try:
-            with self._document.locked() as book:
+            with self._book() as book:
                 known = [lease for lease in book.held() if lease.key == request.key]
                 return self._instance(known[0] if known else self._lease(book, request))
         except ProtocolError as error:
@@ -81,12 +80,12 @@ class SshProvider:
         return self._instance(self._find(instance_id))
 
     def inventory(self) -> Inventory:
-        with self._document.locked() as book:
+        with self._book() as book:
             known = [lease for lease in book.leases.values() if not _is_forgotten(lease, datetime.now(UTC))]
             return Inventory(book.account, tuple(self._instance(lease) for lease in known))
 
     def terminate(self, instance_id: str) -> TerminateAck:
-        with self._document.locked() as book:
+        with self._book() as book:
             lease = book.leases.get(instance_id)
             if lease is not None and lease.ended_at is None:
                 lease.ended_at = datetime.now(UTC)
@@ -101,8 +100,16 @@ class SshProvider:
         """See `gpufleet.providers.base.LeasesHosts`. Raises InstanceNotFound."""
         return leases.release_script(self._find(instance_id))
 
-    def _find(self, instance_id: str) -> Lease:
+    @contextmanager
+    def _book(self) -> Iterator[Leases]:
+        """The leases, locked; written at first use, so that the account keeps its name."""
         with self._document.locked() as book:
+            if not self._document.path.exists():
+                self._document.save(book)
+            yield book
+
+    def _find(self, instance_id: str) -> Lease:
+        with self._book() as book:
             lease = book.leases.get(instance_id)
         if lease is None or _is_forgotten(lease, datetime.now(UTC)):
             raise InstanceNotFound(f"there is no lease {instance_id}")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, model_validator
 
 from gpufleet.domain.market import GpuShape
 from gpufleet.errors import InvalidFleet
@@ -80,7 +80,7 @@ class Host(Options):
     """One host."""
 
     host: Annotated[str, AfterValidator(check_host)]
-    gpu: Annotated[GpuShape, BeforeValidator(parse_shape)]
+    gpu: Annotated[GpuShape, BeforeValidator(parse_shape), PlainSerializer(str)]
     port: int = Field(default=22, ge=1, le=65535)
     user: Annotated[str, AfterValidator(_check_user)] = "root"
     key: Annotated[SecretRef, AfterValidator(_check_key)] | None = None
