@@ -100,10 +100,8 @@ class Command:
 
     def misuse(self, message: str) -> DockerError:
         """The error for a wrong command line."""
-        return DockerError(
-            f"{message}\n\nUsage:  docker {self.name} [OPTIONS]\n\nRun 'docker {self.name} --help' for more information",
-            125,
-        )
+        usage = f"Usage:  docker {self.name} [OPTIONS]\n\nRun 'docker {self.name} --help' for more information"
+        return DockerError(f"{message}\n\n{usage}", 125)
 
     def exactly(self, words: list[str], count: int) -> None:
         """Refuse another number of plain words."""
