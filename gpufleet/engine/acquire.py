@@ -1,0 +1,181 @@
+"""From "there should be a node" to a rented, reachable node that passed its checks.
+
+A rental that does not come up or fails its checks is released, and the next offer is tried: a bad node must not be paid
+for, and must not hold up the fleet.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from gpufleet.catalog.sizing import needs
+from gpufleet.domain.jobs import JobEvent, JobEventKind
+from gpufleet.domain.market import InstanceState, Offer
+from gpufleet.domain.money import usd_per_hour
+from gpufleet.domain.nodes import NodeName
+from gpufleet.domain.status import Serving
+from gpufleet.engine.jobs import NodeJobs
+from gpufleet.engine.listing import Listing
+from gpufleet.engine.machines import BOOT_SLACK, LEAST_BOOT_SECONDS, Machines
+from gpufleet.engine.release import decide_end
+from gpufleet.engine.rent import Wanted, rent
+from gpufleet.engine.session import Session, now
+from gpufleet.engine.watch import NodeWatch
+from gpufleet.errors import Interrupted, NodeFailed
+from gpufleet.ledger.records import Rental
+from gpufleet.playbook.job import CompiledJob
+from gpufleet.providers.base import Provider
+from gpufleet.remote.errors import HostKeyChanged
+from gpufleet.remote.jobs import run_job
+
+JOB_SECONDS = 6 * 3600.0
+"""The longest any job may take; a conversion alone was seen to take 136 minutes."""
+_TRIES = 3
+_DEAD = {InstanceState.ERROR, InstanceState.PREEMPTED, InstanceState.TERMINATED, InstanceState.STOPPED}
+
+
+@dataclass(frozen=True)
+class Acquirer:
+    """Gets nodes for one run."""
+
+    session: Session
+    machines: Machines
+    listings: dict[str, Listing]
+
+    def acquire(self, node: NodeName, held: Rental | None, offers: Sequence[Offer], watch: NodeWatch) -> Rental:
+        """A checked node for ``node``: the one already held, or a new rental.
+
+        Raises:
+            NodeFailed: three rentals in a row did not come up, or one that was serving before does not any more.
+            ProviderRefused: nothing could be rented.
+        """
+        remaining = list(offers)
+        rental = held
+        for attempt in range(_TRIES):
+            fresh = rental is None
+            rental = rental or self._rent(node, remaining, watch)
+            try:
+                return self._come_up(rental, watch)
+            except (HostKeyChanged, Interrupted):
+                raise
+            except NodeFailed as bad:
+                if not fresh and held is not None and held.serving in {Serving.READY, Serving.SICK}:
+                    raise
+                self._give_up(rental, bad, watch)
+                if attempt == _TRIES - 1:
+                    raise
+                remaining = _rotated(remaining, rental.offer_id)
+                rental = None
+        raise AssertionError("unreachable")
+
+    def run(self, rental: Rental, job: CompiledJob, watch: NodeWatch) -> None:
+        """Run one job on a node to its end, over as many connections as it takes."""
+        if self.session.stop.is_set():
+            raise Interrupted("interrupted", where=str(rental.node))
+        run_job(
+            self.machines.get(rental),
+            job,
+            on_event=self._listener(rental, watch),
+            stop=self.session.stop,
+            reconnect=lambda: self.machines.again(rental),
+            deadline_seconds=JOB_SECONDS,
+        )
+
+    def _rent(self, node: NodeName, offers: Sequence[Offer], watch: NodeWatch) -> Rental:
+        fleet = self.session.fleet
+        provider = self._provider(node)
+        pool = fleet.pools[node.pool]
+        watch.phase("rent", message=f"{offers[0].gpu} {usd_per_hour(offers[0].usd_per_hour)}" if offers else "")
+        ttl = fleet.budget.ttl
+        wanted = Wanted(
+            node=node,
+            offers=offers,
+            max_usd_per_hour=pool.max_usd_per_hour,
+            disk_gb=pool.disk_gb or needs(fleet.model.id, fleet.role_of(node.pool)).disk_gb,
+            deadline_at=now() + ttl if ttl else None,
+            ssh_public_key=self.machines.keys.public_text,
+        )
+        return rent(self.session, provider, self.listings[provider.name], wanted)
+
+    def _come_up(self, rental: Rental, watch: NodeWatch) -> Rental:
+        watch.phase("boot")
+        rental = self._wait_running(rental)
+        watch.phase("connect")
+        self.machines.get(rental, within=self._boot_limit(rental))
+        watch.phase("check")
+        self.run(rental, self.jobs(rental).check(), watch)
+        refreshed = self.session.store.rental(rental.provider, rental.instance_id)
+        return refreshed or rental
+
+    def jobs(self, rental: Rental) -> NodeJobs:
+        """The jobs of a rented node."""
+        workdir = rental.ssh.workdir if rental.ssh else "/var/lib/gpufleet"
+        return NodeJobs(
+            self.session.fleet, rental.node, workdir, rdma=has_rdma(rental, self.session.fleet.network.rdma)
+        )
+
+    def _wait_running(self, rental: Rental) -> Rental:
+        provider = self._provider_of(rental)
+        listing = self.listings[provider.name]
+        limit = self._boot_limit(rental)
+        deadline = time.monotonic() + limit
+        while True:
+            instance = listing.instance(rental.instance_id)
+            state = instance.state if instance else InstanceState.TERMINATED
+            if instance is not None:
+                rental = self.session.store.update_rental(instance)
+            if state is InstanceState.RUNNING and rental.ssh is not None:
+                return rental
+            if state in _DEAD:
+                told = f": {instance.message}" if instance and instance.message else ""
+                raise NodeFailed(f"{rental.node} is {state} at {provider.name}{told}", where=str(rental.node))
+            if time.monotonic() > deadline:
+                raise NodeFailed(
+                    f"{rental.node} is still {state} at {provider.name} after {limit:.0f} s", where=str(rental.node)
+                )
+            if self.session.stop.wait(provider.caps.poll_seconds):
+                raise Interrupted("interrupted while a node boots", where=str(rental.node))
+
+    def _boot_limit(self, rental: Rental) -> float:
+        """Real seconds that a boot may take."""
+        offer = self.session.terms.get(rental.key)
+        expected = offer.boot_seconds if offer else 300.0
+        scale = self._provider_of(rental).caps.time_scale
+        return max(expected * BOOT_SLACK, LEAST_BOOT_SECONDS) / scale + 10.0
+
+    def _give_up(self, rental: Rental, bad: NodeFailed, watch: NodeWatch) -> None:
+        self.machines.drop(rental.node)
+        self.session.store.log_event(
+            self.session.fleet.name,
+            rental.node,
+            "bad-node",
+            {"provider": rental.provider, "host": rental.host_id, "offer": rental.offer_id, "why": bad.message},
+        )
+        watch.failed(f"{bad.message}; released, trying the next offer")
+        decide_end(self.session, rental, f"bad node: {bad.message}"[:200])
+
+    def _listener(self, rental: Rental, watch: NodeWatch) -> Callable[[JobEvent], None]:
+        def listen(event: JobEvent) -> None:
+            if event.kind is JobEventKind.FINGERPRINT:
+                self.session.store.set_fingerprint(rental.provider, rental.instance_id, event.data)
+            watch.event(event)
+
+        return listen
+
+    def _provider(self, node: NodeName) -> Provider:
+        return self.session.provider(self.session.fleet.provider_of(node.pool))
+
+    def _provider_of(self, rental: Rental) -> Provider:
+        return self.session.provider_named(rental.provider)
+
+
+def has_rdma(rental: Rental, wanted: str) -> bool:
+    """Whether containers there are given the RDMA devices: the node has active ports and the fleet wants them."""
+    return wanted != "off" and rental.fingerprint.get("rdma_ports", "0") not in {"", "0"}
+
+
+def _rotated(offers: Sequence[Offer], failed: str) -> list[Offer]:
+    """The offer that gave a bad node goes last."""
+    return [*(o for o in offers if o.offer_id != failed), *(replace(o) for o in offers if o.offer_id == failed)]

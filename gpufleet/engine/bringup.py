@@ -1,0 +1,213 @@
+"""From a plan to serving nodes: which job waits for which, over all nodes at once.
+
+Long work starts at the first SSH session and overlaps everything else: images and weights load on every node while the
+first decode node converts. Nodes wait for each other only where one needs the other's address or its readiness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpufleet.domain.market import Offer
+from gpufleet.domain.money import usd_per_hour
+from gpufleet.domain.nodes import NodeName, Role
+from gpufleet.domain.status import Serving
+from gpufleet.engine.acquire import Acquirer
+from gpufleet.engine.jobs import NodeJobs
+from gpufleet.engine.session import Session
+from gpufleet.engine.tasks import TaskGraph
+from gpufleet.engine.watch import NodeWatch
+from gpufleet.errors import GpufleetError, Interrupted, NodeFailed
+from gpufleet.ledger.records import Rental
+from gpufleet.playbook.job import CompiledJob
+from gpufleet.serving.settings import node_settings
+from gpufleet.serving.topology import Cell, Topology, build_topology
+
+VLLM_ROUTER = "vllm-router"
+
+
+@dataclass(frozen=True)
+class Target:
+    """One node that is to serve."""
+
+    node: NodeName
+    offers: Sequence[Offer]
+    """To rent from, when there is no rental yet."""
+    held: Rental | None
+    work: bool
+    """False: it serves already and is left alone."""
+
+
+@dataclass
+class BringUp:
+    """The task graph of one ``up``."""
+
+    session: Session
+    acquirer: Acquirer
+    targets: Mapping[NodeName, Target]
+    watches: Mapping[NodeName, NodeWatch]
+    rentals: dict[NodeName, Rental] = field(default_factory=dict)
+    """Checked nodes so far."""
+    graph: TaskGraph = field(default_factory=TaskGraph)
+    _done: set[str] = field(default_factory=set)
+
+    def run(self) -> dict[str, BaseException]:
+        """Do it; returns the failures by task.
+
+        Raises:
+            Interrupted: jobs that run on nodes go on there; the next run joins them.
+        """
+        self.rentals |= {t.node: t.held for t in self.targets.values() if not t.work and t.held}
+        for target in self.targets.values():
+            if target.work:
+                self._add_node(target)
+        for cell in self._planned_cells():
+            self._add_cell(cell)
+        self._add_native_router()
+        return self.graph.run(self.session.stop)
+
+    def topology(self) -> Topology:
+        """Addresses of every node that is checked by now."""
+        known = {node: rental.private_ip for node, rental in self.rentals.items()}
+        return build_topology(self.session.fleet, {node: ip for node, ip in known.items() if ip})
+
+    def jobs(self, node: NodeName) -> NodeJobs:
+        return self.acquirer.jobs(self.rentals[node])
+
+    def served(self, *names: str) -> bool:
+        """Whether these tasks ran to their end or were not needed."""
+        return not any(name in self.graph.tasks and name not in self._done for name in names)
+
+    # One node ------------------------------------------------------------------------------------------------------
+
+    def _add_node(self, target: Target) -> None:
+        node = target.node
+        role = self.session.fleet.role_of(node.pool)
+        self._task(f"acquire {node}", node, lambda: self._acquire(target))
+        self._job(f"image {node}", node, "image", lambda: self.jobs(node).image(), [f"acquire {node}"])
+        if role is Role.DECODE:
+            weights = self._add_decode_weights(node)
+        else:
+            weights = self._job(f"weights {node}", node, "weights", lambda: self._fetch(node), [f"acquire {node}"])
+        needs = [f"image {node}", weights, *(f"acquire {peer}" for peer in self._peers(node))]
+        self._job(f"serve {node}", node, "serve", lambda: self.jobs(node).serve(self.topology()), needs)
+
+    def _acquire(self, target: Target) -> None:
+        watch = self.watches[target.node]
+        self.rentals[target.node] = self.acquirer.acquire(target.node, target.held, target.offers, watch)
+
+    def _fetch(self, node: NodeName) -> CompiledJob:
+        token = self.session.fleet.model.hf_token
+        return self.jobs(node).fetch(token.read(self.session.path.parent) if token else "")
+
+    def _add_decode_weights(self, node: NodeName) -> str:
+        """The first decode node converts and shares; the others copy from it (or from one that serves already)."""
+        source = self._weights_source()
+        if node == source:
+            self._job(f"weights {node}", node, "weights", lambda: self._fetch(node), [f"acquire {node}"])
+            ready = [f"weights {node}", f"image {node}"]
+            return self._job(f"convert {node}", node, "convert", lambda: self.jobs(node).convert(), ready)
+        self._add_share(source)
+        needs = [f"acquire {node}", f"share {source}"]
+        return self._job(f"weights {node}", node, "weights", lambda: self._copy(node, source), needs)
+
+    def _add_share(self, source: NodeName) -> None:
+        name = f"share {source}"
+        if name not in self.graph.tasks:
+            self._job(name, source, "weights", lambda: self.jobs(source).share(self._ip(source)), [f"convert {source}"])
+
+    def _copy(self, node: NodeName, source: NodeName) -> CompiledJob:
+        return self.jobs(node).copy(self._ip(source))
+
+    def _weights_source(self) -> NodeName:
+        decode = [t for t in self.targets.values() if self.session.fleet.role_of(t.node.pool) is Role.DECODE]
+        serving = [t.node for t in decode if not t.work]
+        return serving[0] if serving else decode[0].node
+
+    def _peers(self, node: NodeName) -> list[NodeName]:
+        """Nodes whose address this one's launch names."""
+        cells = [cell for cell in self._planned_cells() if node in {cell.decode, cell.prefill}]
+        return [peer for cell in cells for peer in (cell.decode, cell.prefill) if peer != node]
+
+    # Between nodes -------------------------------------------------------------------------------------------------
+
+    def _planned_cells(self) -> tuple[Cell, ...]:
+        return build_topology(self.session.fleet, dict.fromkeys(self.targets, "")).cells
+
+    def _add_cell(self, planned: Cell) -> None:
+        if not (self.targets[planned.decode].work or self.targets[planned.prefill].work):
+            return
+        needs = [f"serve {planned.decode}", f"serve {planned.prefill}"]
+        self._task(f"cell {planned.name}", planned.decode, lambda: self._open_cell(planned), needs)
+
+    def _open_cell(self, planned: Cell) -> None:
+        topology = self.topology()
+        cell = next(c for c in topology.cells if c.decode == planned.decode)
+        watch = self.watches[cell.decode]
+        watch.phase("cell")
+        prefill = self.rentals[cell.prefill]
+        self.acquirer.run(prefill, self.jobs(cell.prefill).hello(cell), watch)
+        self.acquirer.run(prefill, self.jobs(cell.prefill).pd_router(topology, cell), watch)
+
+    def _add_native_router(self) -> None:
+        natives = self._of(Role.NATIVE)
+        members = [*natives, *self._of(Role.PREFILL)]
+        if natives and any(self.targets[n].work for n in members):
+            needs = [f"serve {n}" for n in members]
+            host = natives[0]
+            self._job(VLLM_ROUTER, host, "cell", lambda: self.jobs(host).vllm_router(self.topology()), needs)
+
+    def _of(self, role: Role) -> list[NodeName]:
+        return [n for n in self.session.fleet.nodes_of(role) if n in self.targets]
+
+    def _ip(self, node: NodeName) -> str:
+        ip = self.rentals[node].private_ip
+        if not ip:
+            raise NodeFailed(f"{node} has no private address", where=str(node))
+        return ip
+
+    # Tasks ---------------------------------------------------------------------------------------------------------
+
+    def _job(
+        self, name: str, node: NodeName, phase: str, build: Callable[[], CompiledJob], after: Sequence[str]
+    ) -> str:
+        def work() -> None:
+            self.watches[node].phase(phase)
+            self.acquirer.run(self.rentals[node], build(), self.watches[node])
+            if phase == "serve":
+                self._note_settings(node)
+
+        return self._task(name, node, work, after)
+
+    def _task(self, name: str, node: NodeName, work: Callable[[], None], after: Sequence[str] = ()) -> str:
+        def guarded() -> None:
+            try:
+                work()
+            except Interrupted:
+                raise
+            except GpufleetError as error:
+                self.watches[node].failed(error.message)
+                raise self._with_cost(error, node) from error
+            self._done.add(name)
+
+        return self.graph.add(name, guarded, after)
+
+    def _note_settings(self, node: NodeName) -> None:
+        """What the node was brought up with, for the next plan to compare."""
+        rental = self.rentals[node]
+        settings = node_settings(self.session.fleet, node)
+        self.session.store.set_serving(rental.provider, rental.instance_id, Serving.STARTING, settings=settings)
+
+    def _with_cost(self, error: GpufleetError, node: NodeName) -> GpufleetError:
+        """Say what the failed node costs while it stays, and which commands come next."""
+        rental = self.rentals.get(node)
+        if rental is None or error.hint:
+            return error
+        path = self.session.path
+        error.where = error.where or str(node)
+        error.hint = (
+            f"{node} costs {usd_per_hour(rental.usd_per_hour)} while it stays; "
+            f"look: gpufleet logs {path} {node}; go on: gpufleet up {path}; remove: gpufleet down {path}"
+        )
+        return error

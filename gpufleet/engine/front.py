@@ -1,0 +1,199 @@
+"""The front door of a fleet: HAProxy, on this machine or on a node, told about the cells and natives that serve."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from gpufleet.domain.nodes import NodeName
+from gpufleet.domain.status import CellStatus, EndpointStatus
+from gpufleet.engine.session import Session
+from gpufleet.playbook.compile import compile_job
+from gpufleet.playbook.job import CompiledJob
+from gpufleet.playbook.load import load_shipped
+from gpufleet.routing.config import ChannelRule, Probe, RouterConfig, Server
+from gpufleet.routing.errors import RouterGone
+from gpufleet.routing.files import router_inputs
+from gpufleet.routing.haproxy import SOCKET_FILE
+from gpufleet.routing.runtime import RuntimeApi, ServerStat
+from gpufleet.serving.topology import (
+    PD_ROUTER_PORT,
+    TILERT_HTTP_PORT,
+    VLLM_PREFILL_PORT,
+    VLLM_ROUTER_PORT,
+    Cell,
+    Topology,
+    build_topology,
+)
+from gpufleet.spec.values import split_listen
+
+NATIVE = "native"
+LOCAL = "local"
+
+
+@dataclass(frozen=True)
+class Front:
+    """The router of one fleet."""
+
+    session: Session
+
+    @property
+    def on_this_machine(self) -> bool:
+        return self.session.fleet.router.host == LOCAL
+
+    @property
+    def url(self) -> str:
+        """Where callers reach the endpoint, as far as this machine can tell."""
+        scheme = "https" if self.tls else "http"
+        host, port = self.address
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port to connect to: a wildcard address is replaced by one that can be reached."""
+        host, port = split_listen(self.session.fleet.router.listen)
+        if host not in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
+            return host, port
+        node = self.node
+        rental = next((r for r in self.session.store.rentals(self.session.fleet.name) if r.node == node), None)
+        return (rental.ssh.host if rental and rental.ssh else "127.0.0.1"), port
+
+    @property
+    def tls(self) -> bool:
+        """TLS unless the address is loopback or plain HTTP was asked for."""
+        router = self.session.fleet.router
+        host, _ = split_listen(router.listen)
+        return router.tls is not None or not (router.insecure or host == "::1" or host.startswith("127."))
+
+    @property
+    def node(self) -> NodeName | None:
+        """The node that HAProxy runs on; None for this machine."""
+        return None if self.on_this_machine else NodeName.parse(self.session.fleet.router.host)
+
+    def config(self, topology: Topology, cells: Iterable[Cell], *, native: bool, directory: str) -> RouterConfig:
+        """What HAProxy is told when these cells and the native pool serve."""
+        router = self.session.fleet.router
+        host, port = split_listen(router.listen)
+        return RouterConfig(
+            fleet=self.session.fleet.name,
+            listen_host=host,
+            listen_port=port,
+            directory=directory,
+            tls=self.tls,
+            cells=tuple(_cell_server(cell) for cell in cells),
+            native=_native_servers(topology) if native else (),
+            channels=tuple(
+                ChannelRule(name, channel.request_class, channel.priority) for name, channel in router.channels.items()
+            ),
+            spill_queue=router.spill_queue,
+            queue_timeout_s=int(router.queue_timeout.total_seconds()),
+            without_max_tokens_native=router.without_max_tokens == "native",
+        )
+
+    def open_job(self, config: RouterConfig, workdir: str) -> CompiledJob:
+        """The job that brings HAProxy to this configuration."""
+        pem = self.pem() if config.tls else ""
+        return self._job("router", workdir, router_inputs(config, self._keys()), {"GF_PEM": pem})
+
+    def close_job(self, directory: str, workdir: str) -> CompiledJob:
+        """The job that stops HAProxy once its streams have ended."""
+        return self._job("router-stop", workdir, {"GF_ROUTER_DIR": directory}, {})
+
+    def check_secrets(self) -> None:
+        """Read every secret once, before anything is rented.
+
+        Raises:
+            InvalidFleet: one is missing or empty.
+        """
+        self._keys()
+        if self.tls:
+            self.pem()
+        if token := self.session.fleet.model.hf_token:
+            token.read(self.session.path.parent)
+
+    def status(self) -> EndpointStatus:
+        """The endpoint as it is now; ``up`` is what the runtime socket says."""
+        return EndpointStatus(
+            url=self.url,
+            up=bool(self._servers),
+            tls_fingerprint=self._fingerprint(),
+            channels=tuple(self.session.fleet.router.channels),
+        )
+
+    def cells(self) -> tuple[CellStatus, ...]:
+        """Every backend server with its load; unknown where the router cannot be asked."""
+        by_name = {s.name: s for s in self._servers or () if (s.backend == NATIVE) == (s.name == NATIVE)}
+        fleet = self.session.fleet
+        topology = build_topology(fleet, {r.node: r.private_ip or "" for r in self.session.store.rentals(fleet.name)})
+        known: list[tuple[str, tuple[NodeName, ...]]] = [
+            (cell.name, (cell.decode, cell.prefill)) for cell in topology.cells
+        ]
+        if topology.native_router:
+            known.append((NATIVE, topology.native))
+        return tuple(_status(name, nodes, by_name.get(name)) for name, nodes in known)
+
+    def sick_nodes(self) -> frozenset[NodeName]:
+        """Nodes behind a backend whose health check fails now."""
+        return frozenset(node for cell in self.cells() if cell.up is False for node in cell.nodes)
+
+    @cached_property
+    def _servers(self) -> list[ServerStat] | None:
+        """None: no router here that answers."""
+        if not self.on_this_machine:
+            return None
+        try:
+            return RuntimeApi(self.session.paths.router / SOCKET_FILE).servers()
+        except RouterGone:
+            return None
+
+    def _keys(self) -> dict[str, str]:
+        base = self.session.path.parent
+        return {name: channel.key.read(base) for name, channel in self.session.fleet.router.channels.items()}
+
+    def pem(self) -> str:
+        """The endpoint's certificate and key: the user's, or one made here."""
+        from gpufleet.routing.tls import ensure_self_signed, load_user_certificate
+
+        tls = self.session.fleet.router.tls
+        base = self.session.path.parent
+        if tls is not None:
+            return load_user_certificate(tls.certificate.read(base), tls.key.read(base))
+        return ensure_self_signed(self.session.paths.certificate, self.address[0])
+
+    def _fingerprint(self) -> str | None:
+        if not self.tls:
+            return None
+        from gpufleet.routing.tls import fingerprint
+
+        return fingerprint(self.pem())
+
+    def _job(self, playbook: str, workdir: str, values: dict[str, str], secrets: dict[str, str]) -> CompiledJob:
+        common = {"GF_WORK": workdir, "GF_FLEET": self.session.fleet.name, "GF_NODE": self.session.fleet.router.host}
+        return compile_job(load_shipped(playbook), job_name=playbook, values={**common, **values}, secrets=secrets)
+
+
+def local_workdir(session: Session) -> Path:
+    """Where jobs on this machine keep their files."""
+    return session.paths.root / "work"
+
+
+def _cell_server(cell: Cell) -> Server:
+    probes = (
+        Probe(cell.prefill_ip, PD_ROUTER_PORT),
+        Probe(cell.decode_ip, TILERT_HTTP_PORT),
+        Probe(cell.prefill_ip, VLLM_PREFILL_PORT),
+    )
+    return Server(cell.name, cell.prefill_ip, PD_ROUTER_PORT, probes)
+
+
+def _native_servers(topology: Topology) -> tuple[Server, ...]:
+    host = topology.native_router
+    return (Server(NATIVE, topology.addresses[host], VLLM_ROUTER_PORT),) if host else ()
+
+
+def _status(name: str, nodes: tuple[NodeName, ...], server: ServerStat | None) -> CellStatus:
+    if server is None:
+        return CellStatus(name, nodes, None, None, None, None)
+    return CellStatus(name, nodes, server.up, server.active, None, server.total)

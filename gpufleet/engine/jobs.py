@@ -1,0 +1,168 @@
+"""Which playbook runs on which node with which inputs. Pure: values in, compiled jobs out."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from gpufleet.catalog.sizing import needs
+from gpufleet.domain.nodes import NodeName, Role
+from gpufleet.engine.paths import NodePaths
+from gpufleet.playbook.compile import compile_job
+from gpufleet.playbook.job import CompiledJob
+from gpufleet.playbook.load import Playbook, load_shipped
+from gpufleet.serving import commands
+from gpufleet.serving.containers import docker_run, launch_digest, node_labels, with_rdma
+from gpufleet.serving.expect import hello_expectations
+from gpufleet.serving.images import role_image
+from gpufleet.serving.launch import Launch
+from gpufleet.serving.topology import WEIGHTS_SHARE_PORT, Cell, Topology
+from gpufleet.spec.model import Fleet
+
+MIN_DRIVER = "580"
+"""CUDA 13's compatibility floor; below it the engine stops with "driver is too old" after the download."""
+HF_VERSION = "1.2.3"
+
+
+@cache
+def _playbook(name: str) -> Playbook:
+    return load_shipped(name)
+
+
+@dataclass(frozen=True)
+class NodeJobs:
+    """The jobs of one node. ``workdir`` is where gpufleet keeps its files there."""
+
+    fleet: Fleet
+    node: NodeName
+    workdir: str
+    rdma: bool = False
+    """Give containers that move KV cache the node's RDMA devices."""
+
+    @property
+    def role(self) -> Role:
+        return self.fleet.role_of(self.node.pool)
+
+    @property
+    def _model_dir(self) -> str:
+        return NodePaths(self.workdir).model(self.fleet.model.id)
+
+    @property
+    def _converted_dir(self) -> str:
+        return NodePaths(self.workdir).converted(self.fleet.model.id)
+
+    @property
+    def _paths(self) -> commands.Paths:
+        return commands.Paths(model_dir=self._model_dir, converted_dir=self._converted_dir)
+
+    def check(self) -> CompiledJob:
+        """Driver, GPUs, disk, RAM and RDMA, before anything big is downloaded; reports the fingerprint."""
+        pool = self.fleet.pools[self.node.pool]
+        need = needs(self.fleet.model.id, self.role)
+        return self._compile(
+            "check",
+            GF_GPU_MODEL=pool.gpu.model,
+            GF_GPU_COUNT=str(pool.gpu.count),
+            GF_MIN_DRIVER=MIN_DRIVER,
+            GF_MIN_DISK_GB=str(pool.disk_gb or need.disk_gb),
+            GF_MIN_RAM_GB=str(need.ram_gb),
+            GF_RDMA=self.fleet.network.rdma,
+        )
+
+    def image(self) -> CompiledJob:
+        """The role's container image: the base pulled, the missing packages added."""
+        image = role_image(self.fleet, self.role)
+        return self._compile("image", GF_BASE_IMAGE=image.base, GF_IMAGE_TAG=image.tag, GF_DOCKERFILE=image.dockerfile)
+
+    def fetch(self, hf_token: str) -> CompiledJob:
+        """The checkpoint from Hugging Face."""
+        return self._compile(
+            "weights-fetch",
+            secrets={"HF_TOKEN": hf_token},
+            GF_MODEL_ID=self.fleet.model.id,
+            GF_REVISION=self.fleet.model.revision,
+            GF_MODEL_DIR=self._model_dir,
+            GF_HF_VERSION=HF_VERSION,
+        )
+
+    def convert(self) -> CompiledJob:
+        """The checkpoint in TileRT's layout."""
+        return self._compile(
+            "weights-convert",
+            GF_IMAGE_TAG=role_image(self.fleet, Role.DECODE).tag,
+            GF_MODEL_DIR=self._model_dir,
+            GF_CONVERTED_DIR=self._converted_dir,
+            GF_TILERT_VERSION=self.fleet.versions.tilert,
+            GF_PROFILE=self.fleet.model.profile,
+            GF_MODEL_ID=self.fleet.model.id,
+            GF_REVISION=self.fleet.model.revision,
+        )
+
+    def share(self, private_ip: str) -> CompiledJob:
+        """Offer the converted weights to the other decode nodes."""
+        return self._compile(
+            "weights-share",
+            GF_CONVERTED_DIR=self._converted_dir,
+            GF_SHARE_IP=private_ip,
+            GF_SHARE_PORT=str(WEIGHTS_SHARE_PORT),
+        )
+
+    def copy(self, source_ip: str) -> CompiledJob:
+        """Take the converted weights from the node that shares them."""
+        return self._compile(
+            "weights-copy",
+            GF_CONVERTED_DIR=self._converted_dir,
+            GF_SOURCE_URL=f"http://{source_ip}:{WEIGHTS_SHARE_PORT}",
+        )
+
+    def launch(self, topology: Topology) -> Launch:
+        """The role's main process."""
+        build = {
+            Role.DECODE: commands.decode_launch,
+            Role.PREFILL: commands.prefill_launch,
+            Role.NATIVE: commands.native_launch,
+        }[self.role]
+        launch = build(self.fleet, topology, self.node, self._paths)
+        return with_rdma(launch) if self.rdma else launch
+
+    def serve(self, topology: Topology) -> CompiledJob:
+        """Start the role's main process and wait until it is healthy."""
+        return self.start(self.launch(topology))
+
+    def pd_router(self, topology: Topology, cell: Cell) -> CompiledJob:
+        """Start the cell's pd_router on this (prefill) node."""
+        return self.start(commands.pd_router_launch(self.fleet, topology, cell, self._paths))
+
+    def vllm_router(self, topology: Topology) -> CompiledJob:
+        """Start the native pool's router on this node."""
+        return self.start(commands.vllm_router_launch(self.fleet, topology, self._paths))
+
+    def hello(self, cell: Cell) -> CompiledJob:
+        """From the prefill node: does the decode node answer, and do both ends agree?"""
+        values = hello_expectations(self.fleet, cell.decode)
+        return self._compile("hello", suffix=cell.decode.slug, secrets={}, GF_PEER_IP=cell.decode_ip, **values)
+
+    def cleanup(self) -> CompiledJob:
+        """Stop what this fleet runs on the node; for hosts that are given back, not destroyed."""
+        return self._compile("cleanup")
+
+    def start(self, launch: Launch) -> CompiledJob:
+        """Run one container and wait for its health."""
+        return self._compile(
+            "serve",
+            suffix=launch.name,
+            GF_CONTAINER=launch.name,
+            GF_RUN_ARGV=shlex.join(docker_run(launch, node_labels(self.fleet, self.node))),
+            GF_RUN_DIGEST=launch_digest(launch),
+            GF_HEALTH_URL=launch.health_url,
+            GF_DEADLINE=str(launch.deadline_seconds),
+        )
+
+    def _compile(
+        self, playbook: str, *, suffix: str = "", secrets: Mapping[str, str] | None = None, **values: str
+    ) -> CompiledJob:
+        name = f"{playbook}-{suffix}" if suffix else playbook
+        common = {"GF_WORK": self.workdir, "GF_FLEET": self.fleet.name, "GF_NODE": str(self.node)}
+        return compile_job(_playbook(playbook), job_name=name, values={**common, **values}, secrets=secrets or {})

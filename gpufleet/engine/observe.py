@@ -1,0 +1,94 @@
+"""What is, for the planner: the ledger, offers for what may be rented, and the router's view of who is healthy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from gpufleet.catalog.sizing import needs
+from gpufleet.catalog.timing import phase_seconds
+from gpufleet.domain.market import Offer, OfferQuery
+from gpufleet.domain.nodes import NodeName, Role
+from gpufleet.domain.status import Serving
+from gpufleet.engine.front import Front
+from gpufleet.engine.listing import read
+from gpufleet.engine.session import Session, now
+from gpufleet.ledger.costs import bill
+from gpufleet.ledger.records import ObligationState, Rental
+from gpufleet.planning.model import Desired, Observed, ObservedNode, desired_up
+from gpufleet.serving.settings import node_settings
+
+
+def desired(session: Session) -> Desired:
+    """What the fleet file asks for."""
+    fleet = session.fleet
+    nodes = fleet.nodes()
+    scale = max((p.caps.time_scale for p in session.providers()), default=1.0)
+    return desired_up(
+        fleet,
+        settings={node: node_settings(fleet, node) for node in nodes},
+        durations={node: sum(expected_phases(session, node).values()) for node in nodes},
+        time_scale=scale,
+    )
+
+
+def expected_phases(session: Session, node: NodeName) -> Mapping[str, float]:
+    """Expected simulated seconds per phase of a node, boot left out."""
+    role = session.fleet.role_of(node.pool)
+    first = next(iter(session.fleet.nodes_of(Role.DECODE)), None)
+    return phase_seconds(role, first_decode=node == first)
+
+
+def observed(session: Session, *, with_offers: bool = True) -> Observed:
+    """The fleet as it is. Reads the ledger; run `sweep` before it to have the providers' view in there."""
+    store, fleet = session.store, session.fleet
+    rentals = store.rentals(fleet.name)
+    ending = {(o.provider, o.ref) for o in store.open_obligations(fleet.name) if o.state is ObligationState.ENDING}
+    sick = Front(session).sick_nodes()
+    return Observed(
+        nodes=[_node(r, ending=(r.provider, r.instance_id) in ending, sick=r.node in sick) for r in rentals],
+        offers=_offers(session, _short(session, rentals)) if with_offers else {},
+        pending_usd_per_hour=store.pending_usd_per_hour(fleet.name),
+        spent_usd=bill(store, fleet.name, now()).total,
+    )
+
+
+def _node(rental: Rental, *, ending: bool, sick: bool) -> ObservedNode:
+    return ObservedNode(
+        node=rental.node,
+        provider=rental.provider,
+        instance_id=rental.instance_id,
+        usd_per_hour=rental.usd_per_hour,
+        gpu=rental.gpu,
+        region=rental.region,
+        state=rental.state,
+        serving=Serving.SICK if sick and rental.serving is Serving.READY else rental.serving,
+        settings=rental.settings,
+        key=rental.key,
+        duplicate=rental.duplicate,
+        ending=ending,
+    )
+
+
+def _short(session: Session, rentals: Sequence[Rental]) -> list[str]:
+    """Pools that may need a new rental: a healthy fleet asks for no offers at all."""
+    fleet = session.fleet
+    held = {r.node for r in rentals if r.serving is Serving.READY and r.state.value == "running"}
+    return [pool for pool in fleet.pools if any(n not in held for n in fleet.nodes() if n.pool == pool)]
+
+
+def _offers(session: Session, pools: Sequence[str]) -> dict[str, Sequence[Offer]]:
+    if not pools:
+        return {}
+    with ThreadPoolExecutor(max_workers=len(pools)) as pool:
+        session.offers = dict(zip(pools, pool.map(lambda name: _offers_for(session, name), pools), strict=True))
+    return session.offers
+
+
+def _offers_for(session: Session, name: str) -> list[Offer]:
+    fleet = session.fleet
+    pool = fleet.pools[name]
+    need = needs(fleet.model.id, fleet.role_of(name))
+    query = OfferQuery(gpu=pool.gpu, region=pool.region, min_disk_gb=pool.disk_gb or need.disk_gb)
+    provider = session.provider(fleet.provider_of(name))
+    return read(lambda: provider.offers(query))

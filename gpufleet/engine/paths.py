@@ -1,0 +1,57 @@
+"""Where gpufleet keeps things on this machine, and where on a node."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+def default_state_dir() -> Path:
+    """``$GPUFLEET_STATE``, else ``$XDG_STATE_HOME/gpufleet``, else ``~/.local/state/gpufleet``."""
+    if chosen := os.environ.get("GPUFLEET_STATE"):
+        return Path(chosen).expanduser().absolute()
+    base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(base).expanduser() / "gpufleet"
+
+
+@dataclass(frozen=True)
+class FleetPaths:
+    """One fleet's files under the state directory; all 0600 in a 0700 directory."""
+
+    root: Path
+
+    @property
+    def keys(self) -> Path:
+        """The SSH key pair that logs in to this fleet's nodes."""
+        return self.root / "ssh"
+
+    @property
+    def router(self) -> Path:
+        """HAProxy's files when it runs on this machine."""
+        return self.root / "router"
+
+    @property
+    def certificate(self) -> Path:
+        """The endpoint's certificate and key in one PEM file."""
+        return self.root / "endpoint.pem"
+
+    @property
+    def known_hosts(self) -> Path:
+        """One known_hosts file per rental, for handing over to the system's ssh."""
+        return self.root / "known_hosts.d"
+
+
+@dataclass(frozen=True)
+class NodePaths:
+    """Directories on a node, below its workdir; the same inside and outside of containers."""
+
+    workdir: str
+
+    def model(self, model_id: str) -> str:
+        """The Hugging Face checkpoint."""
+        return f"{self.workdir}/weights/{model_id.rsplit('/', 1)[-1]}"
+
+    def converted(self, model_id: str) -> str:
+        """TileRT's converted weights."""
+        return f"{self.model(model_id)}-TileRT"

@@ -1,0 +1,76 @@
+"""The record of a run: what the fleet file resolved to. It is a valid fleet file, and `plan` shows drift against it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from gpufleet import __version__
+from gpufleet.domain.nodes import NodeName
+from gpufleet.engine.session import Session, now
+from gpufleet.ledger.records import Rental
+from gpufleet.spec.dump import dump_fleet
+
+_HEADER = "# Written by gpufleet up; what {name} resolved to. A valid fleet file; do not edit.\n"
+
+
+def record_path(fleet_file: Path) -> Path:
+    """``fleet.yaml`` -> ``fleet.lock.yaml``, beside it: two fleets in one folder do not share a record."""
+    name = fleet_file.name.removesuffix(".yml").removesuffix(".yaml").removesuffix(".lock")
+    return fleet_file.with_name(f"{name}.lock.yaml")
+
+
+def write_record(session: Session, rentals: dict[NodeName, Rental]) -> Path:
+    """Write the lock file, atomically; returns where."""
+    lock: dict[str, Any] = {
+        "gpufleet": __version__,
+        "written": now().isoformat(timespec="seconds"),
+        "nodes": {str(node): _node(rental) for node, rental in sorted(rentals.items())},
+    }
+    fleet = session.fleet.model_copy(update={"lock": lock})
+    path = record_path(session.path)
+    _write(path, _HEADER.format(name=session.path.name) + dump_fleet(fleet))
+    return path
+
+
+def _node(rental: Rental) -> dict[str, Any]:
+    return {
+        "provider": rental.provider,
+        "instance": rental.instance_id,
+        "offer": rental.offer_id,
+        "gpu": str(rental.gpu),
+        "region": rental.region,
+        "usd_per_hour": str(rental.usd_per_hour),
+        "private_ip": rental.private_ip,
+        "host_key": rental.ssh.host_key if rental.ssh else None,
+        "settings": dict(rental.settings),
+        "fingerprint": dict(rental.fingerprint),
+    }
+
+
+def _write(path: Path, text: str) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except OSError:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def read_lock(fleet_file: Path) -> dict[str, Any] | None:
+    """The ``lock`` section of the record beside a fleet file; None when there is no readable one."""
+    from gpufleet.errors import InvalidFleet
+    from gpufleet.spec.load import load_fleet
+
+    path = record_path(fleet_file)
+    if not path.exists():
+        return None
+    try:
+        return load_fleet(path).fleet.lock
+    except InvalidFleet:
+        return None

@@ -1,0 +1,124 @@
+"""One run's context: the fleet, its ledger, its providers, its keys and whoever watches."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpufleet.domain.market import Offer
+from gpufleet.domain.progress import Progress, ProgressSink
+from gpufleet.engine.paths import FleetPaths, default_state_dir
+from gpufleet.spec.load import LoadedFleet, load_fleet
+from gpufleet.spec.model import Fleet, ProviderUse
+from gpufleet.spec.problems import Problem
+
+if TYPE_CHECKING:
+    from gpufleet.ledger.store import Store
+    from gpufleet.providers.base import Provider
+
+
+def ignore(progress: Progress) -> None:
+    """A sink that shows nothing."""
+
+
+def now() -> datetime:
+    """The engine's only clock for what is recorded; aware UTC."""
+    return datetime.now(UTC)
+
+
+@dataclass
+class Session:
+    """Everything a command needs; made by `open_session`."""
+
+    loaded: LoadedFleet
+    state_dir: Path
+    store: Store
+    ledger: Path | str
+    """Where the ledger is: a file or a database URL."""
+    sink: ProgressSink = ignore
+    stop: threading.Event = field(default_factory=threading.Event)
+    terms: dict[str, Offer] = field(default_factory=dict)
+    """Billing terms of the offers that this run's keys were sent for."""
+    offers: dict[str, Sequence[Offer]] = field(default_factory=dict)
+    """Per pool what the last plan could choose from."""
+    _accounts: dict[str, str] = field(default_factory=dict)
+    _providers: dict[str, Provider] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def fleet(self) -> Fleet:
+        return self.loaded.fleet
+
+    @property
+    def path(self) -> Path:
+        return self.loaded.path
+
+    @property
+    def warnings(self) -> tuple[Problem, ...]:
+        """Doubtful things in the fleet file that are no reason to stop."""
+        return self.loaded.warnings
+
+    @property
+    def paths(self) -> FleetPaths:
+        return FleetPaths(self.state_dir / "fleets" / self.fleet.name)
+
+    def provider(self, use: ProviderUse) -> Provider:
+        """The adapter for a provider section of the fleet file; one per name and run."""
+        from gpufleet.providers.registry import open_provider
+
+        with self._lock:
+            if use.use not in self._providers:
+                self._providers[use.use] = open_provider(use, fleet_dir=self.path.parent, state_dir=self.state_dir)
+            return self._providers[use.use]
+
+    def provider_named(self, name: str) -> Provider:
+        """The adapter that a rental was made with: the fleet file's section of that name, else its defaults."""
+        uses = [self.fleet.provider, *(p.provider for p in self.fleet.pools.values() if p.provider)]
+        use = next((u for u in uses if u.use == name), ProviderUse(use=name))
+        return self.provider(use)
+
+    def providers(self) -> list[Provider]:
+        """Every provider that this fleet uses or still has rentals with."""
+        names = {self.fleet.provider_of(pool).use for pool in self.fleet.pools}
+        names |= {rental.provider for rental in self.store.rentals(self.fleet.name)}
+        names |= {intent.intent.provider for intent in self.store.open_intents(self.fleet.name)}
+        return [self.provider_named(name) for name in sorted(names)]
+
+    def account(self, provider: Provider) -> str:
+        """Whose money a provider spends; asked once per run, and refused when it is not the fleet's."""
+        with self._lock:
+            if provider.name not in self._accounts:
+                account = provider.whoami().account_id
+                self.store.bind_account(self.fleet.name, provider.name, account)
+                self._accounts[provider.name] = account
+            return self._accounts[provider.name]
+
+    def close(self) -> None:
+        """Let go of the ledger."""
+        self.store.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def open_session(fleet_file: Path, *, sink: ProgressSink = ignore, state_dir: Path | None = None) -> Session:
+    """Read and check the fleet file and open the ledger.
+
+    Raises:
+        InvalidFleet: when the file is wrong.
+    """
+    import os
+
+    from gpufleet.ledger.store import Store
+
+    loaded = load_fleet(fleet_file)
+    state = state_dir or default_state_dir()
+    ledger: Path | str = os.environ.get("GPUFLEET_LEDGER") or state / "ledger.db"
+    return Session(loaded, state, Store.open(ledger), ledger, sink)

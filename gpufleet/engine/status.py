@@ -1,0 +1,77 @@
+"""What `status` tells: the ledger's rentals, the router's view of the cells, the bill. Imports neither SSH nor HTTP."""
+
+from __future__ import annotations
+
+from gpufleet.domain.money import usd_per_hour
+from gpufleet.domain.nodes import NodeName, Role
+from gpufleet.domain.status import FleetStatus, NodeStatus, Serving
+from gpufleet.engine.front import Front
+from gpufleet.engine.session import Session, now
+from gpufleet.engine.sweep import refresh
+from gpufleet.errors import ProviderRefused
+from gpufleet.ledger.costs import bill
+from gpufleet.ledger.records import Obligation, ObligationState, Rental
+
+
+def fleet_status(session: Session, *, live: bool) -> FleetStatus:
+    """The fleet as it is; with ``live`` the providers are asked first, and one that does not answer is a problem."""
+    problems: list[str] = []
+    if live:
+        try:
+            refresh(session)
+        except ProviderRefused as refusal:
+            problems.append(f"{refusal.message}; what is shown may be old")
+    front = Front(session)
+    sick = front.sick_nodes()
+    rentals = session.store.rentals(session.fleet.name)
+    return FleetStatus(
+        fleet=session.fleet.name,
+        nodes=tuple(_node(session, rental, rental.node in sick) for rental in rentals),
+        cells=front.cells() if rentals else (),
+        endpoint=front.status(),
+        bill=bill(session.store, session.fleet.name, now()),
+        problems=(*problems, *_problems(session, rentals)),
+    )
+
+
+def _node(session: Session, rental: Rental, sick: bool) -> NodeStatus:
+    serving = Serving.SICK if sick and rental.serving is Serving.READY else rental.serving
+    return NodeStatus(
+        node=rental.node,
+        role=_role(session, rental.node),
+        gpu=rental.gpu,
+        provider=rental.provider,
+        instance_id=rental.instance_id,
+        state=rental.state,
+        serving=serving,
+        usd_per_hour=rental.usd_per_hour,
+        address=rental.private_ip or (rental.ssh.host if rental.ssh else None),
+        since=rental.started_at,
+        note="a duplicate, to be ended" if rental.duplicate else rental.note,
+    )
+
+
+def _role(session: Session, node: NodeName) -> Role:
+    """The file's; for a pool that it no longer has, the one its name says."""
+    if node.pool in session.fleet.pools:
+        return session.fleet.role_of(node.pool)
+    return Role(node.pool) if node.pool in list(Role) else Role.NATIVE
+
+
+def _problems(session: Session, rentals: list[Rental]) -> list[str]:
+    path = session.path
+    by_id = {(r.provider, r.instance_id): r for r in rentals}
+    ending = [o for o in session.store.open_obligations(session.fleet.name) if o.state is ObligationState.ENDING]
+    told = [_not_gone(o, by_id.get((o.provider, o.ref)), str(path)) for o in ending]
+    unclear = session.store.open_intents(session.fleet.name)
+    if unclear:
+        rate = usd_per_hour(session.store.pending_usd_per_hour(session.fleet.name))
+        told.append(f"{len(unclear)} create calls are unclear and may cost {rate}; look them up: gpufleet up {path}")
+    return told
+
+
+def _not_gone(obligation: Obligation, rental: Rental | None, path: str) -> str:
+    what = f"{rental.node} ({obligation.provider} {obligation.ref})" if rental else obligation.ref
+    rate = usd_per_hour(rental.usd_per_hour if rental else None)
+    why = f": {obligation.last_error}" if obligation.last_error else ""
+    return f"{what} is to end but not confirmed gone, {rate}{why}; go on: gpufleet down {path}"

@@ -1,0 +1,98 @@
+"""A task graph run by threads: a task starts when those it waits for are done.
+
+A failed task fails those that wait for it and nothing else; all running tasks are awaited, then all failures are told
+together. Tasks are blocking functions (SSH and provider calls); one thread each is cheap at fleet sizes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+
+from gpufleet.errors import GpufleetError, Interrupted
+
+
+@dataclass(frozen=True)
+class Task:
+    """One unit of work and what must be done before it."""
+
+    name: str
+    work: Callable[[], None]
+    after: frozenset[str] = frozenset()
+
+
+@dataclass
+class TaskGraph:
+    """Tasks by name. Names that a task waits for and that were never added count as done already."""
+
+    tasks: dict[str, Task] = field(default_factory=dict)
+
+    def add(self, name: str, work: Callable[[], None], after: Iterable[str] = ()) -> str:
+        """Add a task; returns its name."""
+        if name in self.tasks:
+            raise ValueError(f"task {name} is there already")
+        self.tasks[name] = Task(name, work, frozenset(after))
+        return name
+
+    def run(self, stop: threading.Event) -> dict[str, BaseException]:
+        """Run everything; returns the failures by task name, root causes only (skipped followers are left out).
+
+        Once ``stop`` is set no further task starts; running ones are expected to see it themselves.
+
+        Raises:
+            Interrupted: when ``stop`` was set before all tasks were done.
+        """
+        if not self.tasks:
+            return {}
+        waiting = dict(self.tasks)
+        done: set[str] = set()
+        failed: dict[str, BaseException] = {}
+        running: dict[Future[None], str] = {}
+        with ThreadPoolExecutor(max_workers=len(self.tasks), thread_name_prefix="task") as pool:
+            while waiting or running:
+                for task in self._startable(waiting, done, stop):
+                    running[pool.submit(task.work)] = waiting.pop(task.name).name
+                if not running:
+                    break
+                finished, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    name = running.pop(future)
+                    error = future.exception()
+                    if error is None:
+                        done.add(name)
+                    else:
+                        failed[name] = error
+        if stop.is_set() and len(done) < len(self.tasks):
+            raise Interrupted("interrupted")
+        return failed
+
+    def _startable(self, waiting: dict[str, Task], done: set[str], stop: threading.Event) -> list[Task]:
+        if stop.is_set():
+            return []
+        return [t for t in waiting.values() if all(a in done or a not in self.tasks for a in t.after)]
+
+
+def raise_failures(failed: dict[str, BaseException]) -> None:
+    """Raise the only failure as it is, or several of them as one error of the first one's kind that names them all."""
+    if not failed:
+        return
+    errors = list(failed.values())
+    for error in errors:
+        if not isinstance(error, GpufleetError):
+            raise error
+    known = [error for error in errors if isinstance(error, GpufleetError)]
+    first = known[0]
+    if len(known) == 1:
+        raise first
+    text = "; ".join(f"{e.where + ': ' if e.where else ''}{e.message}" for e in known)
+    raise type_of(first)(f"{len(known)} failures: {text}", hint=first.hint) from first
+
+
+def type_of(error: GpufleetError) -> type[GpufleetError]:
+    """The plain kind of an error: the nearest class that is built from a message alone and sets the exit code."""
+    for kind in type(error).__mro__:
+        if "exit_code" in vars(kind):
+            return kind
+    return GpufleetError

@@ -1,0 +1,140 @@
+"""Looking at and into nodes: logs, shells, commands, and what would run on them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+from gpufleet.catalog.shipped import names
+from gpufleet.domain.nodes import NodeName, Role
+from gpufleet.engine.front import Front
+from gpufleet.engine.jobs import NodeJobs
+from gpufleet.engine.machines import Machines, endpoint_of, private_key_of
+from gpufleet.engine.session import Session
+from gpufleet.errors import UsageError
+from gpufleet.ledger.records import Rental
+from gpufleet.playbook.compile import compile_script
+from gpufleet.playbook.load import load_shipped
+from gpufleet.remote.errors import HostKeyChanged
+from gpufleet.remote.jobs import tail_job_log
+from gpufleet.remote.keys import ensure_keypair
+from gpufleet.remote.machine import Completed
+from gpufleet.remote.shell import known_hosts_line, ssh_argv
+from gpufleet.serving.commands import container_name
+from gpufleet.serving.containers import docker_run, node_labels
+from gpufleet.serving.topology import Topology, build_topology
+
+_EXEC_SECONDS = 3600.0
+_WORKDIR = "/var/lib/gpufleet"
+
+
+def rental_of(session: Session, node: NodeName) -> Rental:
+    """The live rental that stands for a node.
+
+    Raises:
+        UsageError: it is not rented.
+    """
+    found = [r for r in session.store.rentals(session.fleet.name) if r.node == node and not r.duplicate]
+    if not found:
+        raise UsageError(f"{node} is not rented now", hint=f"gpufleet status {session.path}")
+    return found[-1]
+
+
+def ssh_command(session: Session, node: NodeName) -> list[str]:
+    """The ``ssh`` command line that opens a shell on a node, with the rental's pinned host key.
+
+    Raises:
+        UsageError: the node is not rented.
+        HostKeyChanged: no host key is pinned yet.
+    """
+    rental = rental_of(session, node)
+    endpoint = endpoint_of(rental)
+    if endpoint.host_key is None:
+        raise HostKeyChanged(f"no host key is pinned for {node} yet", hint=f"gpufleet up {session.path}")
+    folder = session.paths.known_hosts
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    known_hosts = folder / f"{rental.provider}-{rental.rental_id}"
+    known_hosts.write_text(known_hosts_line(endpoint, endpoint.host_key))
+    key = private_key_of(endpoint, ensure_keypair(session.paths.keys))
+    return list(ssh_argv(endpoint, key, known_hosts))
+
+
+def execute(session: Session, nodes: Sequence[NodeName], command: str) -> Iterator[tuple[NodeName, Completed]]:
+    """Run a shell line on several nodes at once; results come in the order asked for.
+
+    Raises:
+        UsageError: one of them is not rented.
+        ConnectionLost, HostKeyChanged: a node cannot be reached.
+    """
+    rentals = [rental_of(session, node) for node in nodes]
+    with _machines(session) as machines, ThreadPoolExecutor(max_workers=max(1, len(rentals))) as pool:
+        results = pool.map(lambda r: machines.get(r, within=15.0).run(command, timeout=_EXEC_SECONDS), rentals)
+        yield from zip(nodes, results, strict=True)
+
+
+def node_logs(session: Session, node: NodeName, *, source: str | None, follow: bool, tail: int) -> Iterator[bytes]:
+    """The log of a node's main process, or of a container or job that ``source`` names."""
+    rental = rental_of(session, node)
+    with _machines(session) as machines:
+        machine = machines.get(rental, within=15.0)
+        if source is not None and source in names("playbooks"):
+            yield from tail_job_log(machine, source, follow=follow)
+            return
+        container = source or container_name(session.fleet, node.slug)
+        argv = ["docker", "logs", "--tail", str(tail), *(["-f"] if follow else []), container]
+        yield from machine.stream(f"exec {shlex.join(argv)} 2>&1")
+
+
+def render(session: Session, what: str, node: NodeName | None) -> str:
+    """What would run: ``launch`` of a node, ``haproxy``, or a playbook's script.
+
+    Addresses of nodes that are not rented yet are placeholders from 10.0.0.0/16.
+
+    Raises:
+        UsageError: unknown ``what``, or ``launch`` without a node.
+    """
+    topology = _topology(session)
+    if what == "haproxy":
+        return _haproxy(session, topology)
+    if what == "launch":
+        if node is None:
+            raise UsageError(
+                "a launch command is that of a node", hint=f"gpufleet render {session.path} launch decode/0"
+            )
+        launch = NodeJobs(session.fleet, node, _workdir(session, node)).launch(topology)
+        return shlex.join(docker_run(launch, node_labels(session.fleet, node))) + "\n"
+    if what not in names("playbooks"):
+        known = ", ".join(["launch", "haproxy", *names("playbooks")])
+        raise UsageError(f"there is nothing to render called '{what}'", hint=f"there is: {known}")
+    return compile_script(load_shipped(what), what)
+
+
+def _haproxy(session: Session, topology: Topology) -> str:
+    from gpufleet.routing.haproxy import render_haproxy
+
+    front = Front(session)
+    native = bool(session.fleet.nodes_of(Role.NATIVE))
+    return render_haproxy(front.config(topology, topology.cells, native=native, directory=str(session.paths.router)))
+
+
+def _topology(session: Session) -> Topology:
+    known = {r.node: r.private_ip for r in session.store.rentals(session.fleet.name)}
+    pools = list(session.fleet.pools)
+    addresses = {n: known.get(n) or f"10.0.{pools.index(n.pool)}.{n.index + 1}" for n in session.fleet.nodes()}
+    return build_topology(session.fleet, addresses)
+
+
+def _workdir(session: Session, node: NodeName) -> str:
+    rental = next((r for r in session.store.rentals(session.fleet.name) if r.node == node), None)
+    return rental.ssh.workdir if rental and rental.ssh else _WORKDIR
+
+
+@contextmanager
+def _machines(session: Session) -> Iterator[Machines]:
+    machines = Machines(session)
+    try:
+        yield machines
+    finally:
+        machines.close()

@@ -1,0 +1,31 @@
+"""Fleets that really come up: one per module for what only looks at it."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.world import World, world
+
+
+def _network(name: str) -> str:
+    """A /24 of 127.80.0.0/12 per test module or test."""
+    number = zlib.crc32(name.encode())
+    return f"127.{80 + number % 16}.{number // 16 % 256}.0/24"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[World]:
+    """A fleet that is up."""
+    with world(tmp_path_factory.mktemp("w"), _network(request.module.__name__)) as made:
+        made.ok("up", "--yes")
+        yield made
+
+
+@pytest.fixture
+def fresh(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[World]:
+    """A fleet that is not up yet."""
+    with world(tmp_path_factory.mktemp("w"), _network(request.node.nodeid)) as made:
+        yield made

@@ -1,0 +1,74 @@
+"""``kill -9`` anywhere, the same command again: same end, no second rental, equal bills, nothing left after ``down``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from decimal import Decimal
+
+import pytest
+
+from gpufleet.providers.mock import billing
+from tests.e2e.world import World
+
+UP_POINTS = ["rent", "boot", "connect", "check", "image", "weights", "convert", "serve", "cell", "router", "probe"]
+
+
+def _kill_at(world: World, mark: str, *command: str, lines: int = 0) -> bool:
+    """Run a command and kill it when its progress names ``mark`` (and ``lines`` lines later); False: it ended before."""
+    process = world.start(*command)
+    assert process.stderr is not None
+    threading.Thread(target=process.stdout.read, daemon=True).start()  # type: ignore[union-attr]
+    seen = -1
+    for line in process.stderr:
+        seen += 1 if seen >= 0 or mark in line else 0
+        if seen >= lines:
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+            return True
+    process.wait()
+    return False
+
+
+def _assert_one_rental_per_node(world: World) -> None:
+    charges = [c for c in billing.read(world.market) if c.ended is None]
+    assert len(charges) == 5
+    assert {n["node"] for n in world.json("status")["nodes"]} == {
+        "prefill/0",
+        "prefill/1",
+        "decode/0",
+        "decode/1",
+        "native/0",
+    }
+
+
+def _assert_down_and_even(world: World) -> None:
+    bill = world.json("down", "--yes")
+    charges = billing.read(world.market)
+    assert all(c.ended is not None for c in charges)
+    assert {line["instance_id"]: Decimal(line["usd"]) for line in bill["lines"]} == {
+        c.instance_id: c.usd for c in charges
+    }
+    assert world.processes() == []
+
+
+@pytest.mark.parametrize("point", UP_POINTS)
+def test_up_killed_at(fresh: World, point: str) -> None:
+    assert _kill_at(fresh, point, "up", "--yes")
+    fresh.ok("up", "--yes")
+    _assert_one_rental_per_node(fresh)
+    assert fresh.json("ask", "--channel", "chat", "count to 3")["finish_reason"] == "stop"
+    _assert_down_and_even(fresh)
+
+
+@pytest.mark.parametrize(("point", "lines"), [("terminate", 0), ("terminate", 3), ("router", 0), ("confirm", 0)])
+def test_down_killed_at(fresh: World, point: str, lines: int) -> None:
+    fresh.ok("up", "--yes")
+    _kill_at(fresh, point, "down", "--yes", lines=lines)
+    _assert_down_and_even(fresh)
+
+
+def test_up_killed_and_then_down_leaves_nothing(fresh: World) -> None:
+    assert _kill_at(fresh, "convert", "up", "--yes")
+    _assert_down_and_even(fresh)
