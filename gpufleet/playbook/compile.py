@@ -109,7 +109,7 @@ def _table_row(number: int, step: Step) -> str:
         "always": "1" if step.always else "",
         **{key: "1" if on else "" for key, on in flags.items()},
     }
-    return f"  {number}) " + " ".join(f"{key}={value}" for key, value in settings.items()) + " ;;"
+    return f"  {number}) " + " ".join(f"gf_{key}={value}" for key, value in settings.items()) + " ;;"
 
 
 def _functions(number: int, step: Step) -> str:

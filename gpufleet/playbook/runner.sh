@@ -1,7 +1,7 @@
 # Runs the steps of one job in order, on the node. The launcher starts it in a session of its own with
 # GF_JOB_DIR set, file descriptor 9 holding the lock that says "this job runs", and output going to the job's log.
 # Every change is one JSON line in $GF_JOB_DIR/events. Steps are functions step_<n>_<part>, generated below.
-# shellcheck disable=SC2154 # gf_job, gf_count, limit and the like come with the generated part
+# shellcheck disable=SC2154 # gf_job, gf_count, gf_limit and the like come with the generated part
 # shellcheck disable=SC2181 # a part of a step runs outside of conditions, see gf_try
 set -u
 umask 077
@@ -13,13 +13,13 @@ export PATH GF_JOB_DIR GF_FILES="$GF_JOB_DIR/files"
 # progress PERCENT [TEXT]
 progress() {
   case $1 in '' | *[!0-9.]* | *.*.* | .* | *.) return 0 ;; esac
-  gf_emit progress "$name" "$1" "${2-}"
+  gf_emit progress "$gf_name" "$1" "${2-}"
 }
 
 # note TEXT: shown beside the running step.
 note() {
   printf '%s\n' "$1"
-  gf_emit progress "$name" '' "$1"
+  gf_emit progress "$gf_name" '' "$1"
 }
 
 # fail TEXT: the step has failed for good; no retry. TEXT is what the user reads.
@@ -97,7 +97,7 @@ gf_skip() {
 # In a process of its own, so that a timeout ends all of it. $1: number; $2: finished, when an earlier run did it.
 gf_child() {
   gf_step "$1"
-  if [ -n "$has_when" ]; then
+  if [ -n "$gf_has_when" ]; then
     gf_try "step_$1_when"
     [ $? -ne 0 ] && gf_skip "not needed here"
   fi
@@ -105,7 +105,7 @@ gf_child() {
     gf_try "step_$1_verify"
     [ $? -eq 0 ] && gf_skip "finished earlier"
   fi
-  if [ -n "$has_unless" ]; then
+  if [ -n "$gf_has_unless" ]; then
     gf_try "step_$1_unless"
     [ $? -eq 0 ] && gf_skip "already so"
   fi
@@ -113,16 +113,18 @@ gf_child() {
   gf_try "step_$1_run"
   gf_rc=$?
   [ $gf_rc -eq 0 ] || exit $gf_rc
-  [ -n "$has_verify" ] || exit 0
+  [ -n "$gf_has_verify" ] || exit 0
   gf_try "step_$1_verify"
   gf_rc=$?
   [ $gf_rc -eq 0 ] || printf 'the step ran, but its check does not hold\n' >&2
   exit $gf_rc
 }
 
+# Asks for the percentage every 2 s, ever more seldom up to every 10 s, since a step may take hours.
 gf_poll() {
   trap - TERM
   gf_last=
+  gf_asked=0
   sleep 0.5
   while :; do
     gf_out=$(timeout -k 1 20 sh "$0" measure "$1" 2>/dev/null)
@@ -133,7 +135,8 @@ gf_poll() {
       *) progress "$gf_out" ;;
       esac
     fi
-    sleep 2
+    gf_asked=$((gf_asked + 1))
+    if [ $gf_asked -lt 24 ]; then sleep $((2 + gf_asked / 3)); else sleep 10; fi
   done
 }
 
@@ -144,22 +147,22 @@ gf_attempt() {
   : >"$GF_JOB_DIR/data"
   gf_uptime
   gf_began=$gf_cs
-  timeout -k 10 "$limit" sh "$0" child "$1" "$2" </dev/null 9>&- &
-  child=$!
-  poller=
-  if [ -n "$has_progress" ]; then
+  timeout -k 10 "$gf_limit" sh "$0" child "$1" "$2" </dev/null 9>&- &
+  gf_child=$!
+  gf_poller=
+  if [ -n "$gf_has_progress" ]; then
     gf_poll "$1" </dev/null 9>&- &
-    poller=$!
+    gf_poller=$!
   fi
   while :; do
-    wait "$child"
+    wait "$gf_child"
     gf_rc=$?
-    kill -0 "$child" 2>/dev/null || break
+    kill -0 "$gf_child" 2>/dev/null || break
   done
-  child=
-  if [ -n "$poller" ]; then
-    kill "$poller" 2>/dev/null
-    wait "$poller" 2>/dev/null
+  gf_child=
+  if [ -n "$gf_poller" ]; then
+    kill "$gf_poller" 2>/dev/null
+    wait "$gf_poller" 2>/dev/null
   fi
   gf_uptime
   gf_spent=$((gf_cs - gf_began))
@@ -181,55 +184,55 @@ $gf_why"
 gf_run_step() {
   gf_step "$1"
   eval "gf_hash=\$gf_hash_$1"
-  gf_marker="$GF_JOB_DIR/done/$name"
+  gf_marker="$GF_JOB_DIR/done/$gf_name"
   gf_was=
   gf_facts=
   { read -r gf_was gf_facts <"$gf_marker"; } 2>/dev/null
   gf_state=new
-  if [ "$gf_was" = "$gf_hash" ] && [ -z "$always" ]; then
+  if [ "$gf_was" = "$gf_hash" ] && [ -z "$gf_always" ]; then
     gf_state=finished
-    if [ -z "$has_verify" ]; then
-      gf_emit step-skipped "$name" '' "finished earlier" "$gf_facts"
+    if [ -z "$gf_has_verify" ]; then
+      gf_emit step-skipped "$gf_name" '' "finished earlier" "$gf_facts"
       return
     fi
   fi
-  gf_emit step-started "$name" '' ''
-  gf_left=$retries
+  gf_emit step-started "$gf_name" '' ''
+  gf_left=$gf_retries
   while :; do
-    printf '== step %s\n' "$name"
+    printf '== step %s\n' "$gf_name"
     gf_attempt "$1" "$gf_state"
-    [ -n "$stopping" ] && gf_end job-failed "$name" "stopped" 143
+    [ -n "$gf_stopping" ] && gf_end job-failed "$gf_name" "stopped" 143
     [ "$gf_rc" -eq 0 ] && break
     gf_explain
     if [ "$gf_left" -eq 0 ] || [ -s "$GF_JOB_DIR/failure" ]; then
-      gf_emit step-failed "$name" '' "$gf_why" "\"exit_code\":\"$gf_rc\",\"log\":\"$GF_JOB_DIR/log\""
-      gf_end job-failed "$name" "step $name failed" 1
+      gf_emit step-failed "$gf_name" '' "$gf_why" "\"exit_code\":\"$gf_rc\",\"log\":\"$GF_JOB_DIR/log\""
+      gf_end job-failed "$gf_name" "step $gf_name failed" 1
     fi
     gf_left=$((gf_left - 1))
     gf_state=new
-    gf_emit step-retried "$name" '' "$gf_why"
-    gf_pause "$retry_wait"
+    gf_emit step-retried "$gf_name" '' "$gf_why"
+    gf_pause "$gf_retry_wait"
   done
   gf_reason=
   { read -r gf_reason <"$GF_JOB_DIR/skip"; } 2>/dev/null
   if [ -n "$gf_reason" ]; then
-    gf_emit step-skipped "$name" '' "$gf_reason" "$gf_facts"
+    gf_emit step-skipped "$gf_name" '' "$gf_reason" "$gf_facts"
     return
   fi
   gf_facts=
   { read -r gf_facts <"$GF_JOB_DIR/data"; } 2>/dev/null
   gf_facts=${gf_facts%,}
   printf '%s %s\n' "$gf_hash" "$gf_facts" >"$gf_marker"
-  gf_emit step-done "$name" '' '' "$gf_facts"
+  gf_emit step-done "$gf_name" '' '' "$gf_facts"
 }
 
 # Wait so that a stop is noticed at once.
 gf_pause() {
   sleep "$1" 9>&- &
-  child=$!
-  wait "$child"
-  child=
-  [ -z "$stopping" ] || gf_end job-failed "$name" "stopped" 143
+  gf_child=$!
+  wait "$gf_child"
+  gf_child=
+  [ -z "$gf_stopping" ] || gf_end job-failed "$gf_name" "stopped" 143
 }
 
 # gf_end KIND STEP MESSAGE EXIT_CODE
@@ -240,14 +243,14 @@ gf_end() {
 }
 
 gf_stop() {
-  stopping=1
-  [ -z "$child" ] || kill -TERM "$child" 2>/dev/null
+  gf_stopping=1
+  [ -z "$gf_child" ] || kill -TERM "$gf_child" 2>/dev/null
 }
 
 gf_main() {
-  child=
-  stopping=
-  name=
+  gf_child=
+  gf_stopping=
+  gf_name=
   trap gf_stop TERM INT
   # shellcheck source=/dev/null
   . "$GF_JOB_DIR/env"
