@@ -7,6 +7,7 @@ text that was written, because the type of a fleet key decides how it is read; s
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -109,7 +110,9 @@ def resolve(text: str) -> Any:
         return text.lower() == "true"
     if _INTEGER.fullmatch(text):
         return int(text)
-    return float(text) if _FLOAT.fullmatch(text) else text
+    if _FLOAT.fullmatch(text) and math.isfinite(float(text)):
+        return float(text)
+    return text
 
 
 def line_of(root: Node | None, loc: Loc) -> int | None:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from gpufleet.spec.model import Fleet
-from gpufleet.spec.problems import Loc, Problem, did_you_mean, dotted, shown
+from gpufleet.spec.problems import Loc, Problem, closest, did_you_mean, dotted, shown
 
 _KINDS: Mapping[str, str] = {
     "int": "is not a whole number",
@@ -27,8 +27,10 @@ _KINDS: Mapping[str, str] = {
 
 
 def explain(error: ValidationError) -> list[Problem]:
-    """Every error as a problem, in the order of the model."""
-    return [_problem(detail) for detail in error.errors(include_url=False)]
+    """Every error as a problem, in the order of the model; a misspelt key is told once, not as missing too."""
+    details = error.errors(include_url=False)
+    meant = {_meant(tuple(detail["loc"])) for detail in details if detail["type"] == "extra_forbidden"}
+    return [_problem(d) for d in details if d["type"] != "missing" or tuple(d["loc"]) not in meant]
 
 
 def section_at(loc: Loc) -> type[BaseModel] | None:
@@ -65,6 +67,12 @@ def _unknown_key(_: ErrorDetails, loc: Loc) -> Problem:
     where = f" in {dotted(loc[:-1])}" if loc[:-1] else ""
     guess = _belongs_to(section, key) or did_you_mean(key, known)
     return Problem(f"unknown key '{dotted((key,))}'{where}{guess}", loc=loc, hint=f"allowed here: {', '.join(known)}")
+
+
+def _meant(loc: Loc) -> Loc:
+    """Where an unknown key would stand if it were spelt right."""
+    section = section_at(loc[:-1])
+    return (*loc[:-1], closest(str(loc[-1]), keys_of(section) if section else []) or "")
 
 
 def _belongs_to(section: type[BaseModel] | None, key: str) -> str:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from gpufleet.errors import InvalidFleet
 from gpufleet.spec.checks import check_fleet
-from gpufleet.spec.document import BadDocument, Mapping, Node, line_of, parse_document, plain_value, typed_value
+from gpufleet.spec.document import BadDocument, Mapping, Node, Scalar, line_of, parse_document, plain_value, typed_value
 from gpufleet.spec.explain import explain
 from gpufleet.spec.model import Fleet
 from gpufleet.spec.problems import FleetProblems, Loc, Problem, Severity, place
@@ -118,7 +118,7 @@ def _input(root: Mapping) -> Any:
 
 
 def _set_typed(data: dict[str, Any], section: Mapping, key: str) -> None:
-    if key in data:
+    if key in data and not isinstance(section.entries[key], Scalar):
         data[key] = typed_value(section.entries[key])
 
 

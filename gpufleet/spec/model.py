@@ -34,6 +34,7 @@ from gpufleet.spec.values import (
     check_fleet_name,
     check_listen,
     check_pool_name,
+    check_provider_name,
     check_word,
     format_duration,
     parse_duration,
@@ -81,7 +82,7 @@ class ProviderUse(BaseModel):
     """``provider: mock`` or ``provider: {use: mock, time_scale: 60}``. Options are checked by the adapter itself."""
 
     model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True)
-    use: Word
+    use: Annotated[str, AfterValidator(check_provider_name)]
     """Name of a provider file: `providers/<use>.yaml`."""
 
     @model_validator(mode="before")
@@ -150,7 +151,7 @@ class Engine(Strict):
     """Defaults to model.max_seq_len."""
     mtp: bool = True
     """Multi-token prediction; glm5 needs it on every role."""
-    gpu_memory_utilization: float = Field(default=0.75, gt=0, le=1)
+    gpu_memory_utilization: float = Field(default=0.75, gt=0, le=1, allow_inf_nan=False)
     """Share of VRAM that vLLM takes; TileRT's hand-over buffers lie outside it."""
     decode_poll_ms: int = Field(default=10, ge=0, le=1000)
     """TILERT_DECODE_POLL_MS: how often a stream is flushed; 200 is TileRT's default and comes in bursts."""
@@ -259,13 +260,13 @@ class Fleet(Strict):
     provider: ProviderUse
     """Where nodes are rented: a name, or `use` with the provider's options."""
     model: Model = Model()
-    """What is served."""
+    """The model and the longest request."""
     versions: Versions = Versions()
     """Pinned versions."""
     pools: dict[PoolName, Pool] = Field(min_length=1)
     """Nodes by the pool's name; a pool named after a role plays it."""
     network: Network = Network()
-    """What lies between the nodes."""
+    """RDMA between the nodes."""
     router: Router
     """The front door."""
     budget: Budget = Budget()

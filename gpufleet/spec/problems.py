@@ -72,11 +72,17 @@ def dotted(loc: Loc) -> str:
     return one_line(text.removeprefix("."))
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """``; did you mean 'count'?``, or nothing when no known word is near."""
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that was probably meant."""
     by_lower = {name.lower(): name for name in known}
     near = difflib.get_close_matches(word.lower()[:80], by_lower, n=1, cutoff=0.6)
-    return f"; did you mean '{by_lower[near[0]]}'?" if near else ""
+    return by_lower[near[0]] if near else None
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """``; did you mean 'count'?``, or nothing when no known word is near."""
+    near = closest(word, known)
+    return f"; did you mean '{near}'?" if near else ""
 
 
 def names_a_secret(key: str) -> bool:

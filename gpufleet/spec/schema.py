@@ -10,7 +10,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from gpufleet.spec.model import Fleet
 from gpufleet.spec.values import format_duration
 
-SCHEMA_ID = "https://gpufleet.dev/schema/fleet.schema.json"
+SCHEMA_ID = "urn:gpufleet:schema:fleet"
 
 
 def json_schema() -> dict[str, Any]:

@@ -19,7 +19,8 @@ from gpufleet.errors import InvalidFleet
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _NAME = r"[a-z](?:[a-z0-9-]*[a-z0-9])?"
 _SECRET_BYTES = 64 * 1024
-DURATION_PATTERN = r"^[1-9][0-9]{0,6}[smhd]$"
+DURATION_PATTERN = r"^[1-9][0-9]{0,8}[smhd]$"
+_LONGEST = timedelta(days=3650)
 SHAPE_PATTERN = r"^[A-Za-z][A-Za-z0-9]{0,31}:[1-9][0-9]?$"
 REFERENCE_PATTERN = r"^(env:[A-Za-z_][A-Za-z0-9_]*|file:[^\x00-\x1f]+)$"
 
@@ -85,14 +86,14 @@ class SecretRef:
 
 
 def parse_duration(value: Any) -> timedelta:
-    """``90s``, ``15m``, ``8h``, ``2d``; whole seconds, at least one."""
-    if isinstance(value, timedelta):
-        if value < timedelta(seconds=1) or value.microseconds:
-            raise ValueError("a duration is at least one second, and whole seconds")
-        return value
-    if not isinstance(value, str) or not re.fullmatch(DURATION_PATTERN, value):
+    """``90s``, ``15m``, ``8h``, ``2d``; whole seconds, at least one, at most ten years."""
+    if isinstance(value, str) and re.fullmatch(DURATION_PATTERN, value):
+        value = timedelta(**{_UNITS[value[-1]]: int(value[:-1])})
+    if not isinstance(value, timedelta) or value < timedelta(seconds=1) or value.microseconds:
         raise ValueError("a duration is a whole number above 0 and a unit: 90s, 15m, 8h, 2d")
-    return timedelta(**{_UNITS[value[-1]]: int(value[:-1])})
+    if value > _LONGEST:
+        raise ValueError(f"a duration is at most {_LONGEST.days}d")
+    return value
 
 
 def format_duration(value: timedelta) -> str:
@@ -127,6 +128,13 @@ def check_pool_name(value: str) -> str:
 def check_channel_name(value: str) -> str:
     """Lower-case letters, digits and dashes: the name goes into haproxy.cfg."""
     return _check_name(value, "a channel name", longest=24)
+
+
+def check_provider_name(value: str) -> str:
+    """The name of a file in a ``providers`` folder, without ``.yaml``."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", value):
+        raise ValueError("a provider's name is made of letters, digits, '.', '_' and '-'")
+    return value
 
 
 def check_word(value: str) -> str:

@@ -68,7 +68,8 @@ def _senders_are_ranks(fleet: Fleet, name: str) -> Iterator[Problem]:
 
 def _all_devices(fleet: Fleet, name: str) -> Iterator[Problem]:
     pool = fleet.pools[name]
-    if not fleet.model.stand_in and pool.engine.tensor_parallel != pool.gpu.count:
+    written = "tensor_parallel" in pool.engine.model_fields_set
+    if written and not fleet.model.stand_in and pool.engine.tensor_parallel != pool.gpu.count:
         yield Problem(
             f"pools.{name}.engine.tensor_parallel: {pool.engine.tensor_parallel}, and TileRT uses all of {pool.gpu}",
             loc=_at(name, "tensor_parallel"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +12,6 @@ from gpufleet.spec.problems import Loc, Problem, Severity, dotted, looks_secret,
 from gpufleet.spec.values import REFERENCE_PATTERN
 
 _HOST_KEYS = frozenset({"host", "private_ip", "address", "hostname"})
-_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*")
 _IPV4_OR_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
@@ -59,14 +59,21 @@ def _options(use: ProviderUse, loc: Loc) -> Iterator[Problem]:
 
 def _host(key: str, value: str, loc: Loc) -> Iterator[Problem]:
     """TileRT connects to the plain text of a host; brackets, a scheme or a port make it fail at the first request."""
-    allowed = _IPV4_OR_NAME if key == "private_ip" else _HOST
-    if not allowed.fullmatch(value):
+    plain_ipv6 = key != "private_ip" and _is_ipv6(value)
+    if not plain_ipv6 and not _IPV4_OR_NAME.fullmatch(value):
         kind = "an IPv4 address or a name" if key == "private_ip" else "an IP address or a name"
         yield Problem(
             f"{dotted(loc)}: '{one_line(value)}' is not {kind}",
             loc=loc,
             hint="write 10.0.0.4: no brackets, no scheme, no user, no port (ports and users have their own keys)",
         )
+
+
+def _is_ipv6(value: str) -> bool:
+    try:
+        return ipaddress.ip_address(value).version == 6
+    except ValueError:
+        return False
 
 
 def _leaves(value: Any, loc: Loc) -> Iterator[tuple[Loc, Any]]:
