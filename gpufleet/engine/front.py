@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +12,7 @@ from pathlib import Path
 from gpufleet.domain.nodes import NodeName
 from gpufleet.domain.status import CellStatus, EndpointStatus
 from gpufleet.engine.session import Session
+from gpufleet.errors import EndpointFailed
 from gpufleet.playbook.compile import compile_job
 from gpufleet.playbook.job import CompiledJob
 from gpufleet.playbook.load import load_shipped
@@ -101,12 +104,17 @@ class Front:
         """The job that stops HAProxy once its streams have ended."""
         return self._job("router-stop", workdir, {"GF_ROUTER_DIR": directory}, {})
 
-    def check_secrets(self) -> None:
-        """Read every secret once, before anything is rented.
+    def check(self) -> None:
+        """Everything about the front door that can be known before anything is rented.
 
         Raises:
-            InvalidFleet: one is missing or empty.
+            InvalidFleet: a secret is missing or empty, or the certificate cannot be served.
+            EndpointFailed: haproxy is missing on this machine, or its port is taken.
         """
+        if self.on_this_machine:
+            _check_haproxy()
+            if not self._servers:
+                _check_port(*split_listen(self.session.fleet.router.listen))
         self._keys()
         if self.tls:
             self.pem()
@@ -172,6 +180,23 @@ class Front:
     def _job(self, playbook: str, workdir: str, values: dict[str, str], secrets: dict[str, str]) -> CompiledJob:
         common = {"GF_WORK": workdir, "GF_FLEET": self.session.fleet.name, "GF_NODE": self.session.fleet.router.host}
         return compile_job(load_shipped(playbook), job_name=playbook, values={**common, **values}, secrets=secrets)
+
+
+def _check_haproxy() -> None:
+    """Debian keeps it in /usr/sbin, which is not on every user's PATH."""
+    if shutil.which("haproxy") is None and shutil.which("haproxy", path="/usr/sbin:/usr/local/sbin") is None:
+        raise EndpointFailed("haproxy is not installed on this machine", hint="sudo apt-get install haproxy")
+
+
+def _check_port(host: str, port: int) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        raise EndpointFailed(
+            f"router.listen {host}:{port} cannot be used: {error.strerror}",
+            hint="stop what listens there, or choose another port in the fleet file",
+        ) from None
 
 
 def local_workdir(session: Session) -> Path:

@@ -38,7 +38,7 @@ def bring_up(session: Session, plan: Plan) -> None:
     """
     if plan.refusal:
         raise InvalidFleet(plan.refusal, hint=f"gpufleet plan {session.path}")
-    Front(session).check_secrets()
+    Front(session).check()
     machines = Machines(session)
     try:
         with stop_on_signals(session.stop):

@@ -1,4 +1,4 @@
-"""``kill -9`` anywhere, the same command again: same end, no second rental, equal bills, nothing left after ``down``."""
+"""``kill -9`` anywhere, then the same command: same end, no second rental, equal bills, nothing left after down."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UP_POINTS = ["rent", "boot", "connect", "check", "image", "weights", "convert", 
 
 
 def _kill_at(world: World, mark: str, *command: str, lines: int = 0) -> bool:
-    """Run a command and kill it when its progress names ``mark`` (and ``lines`` lines later); False: it ended before."""
+    """Kill a command when its progress names ``mark``, or ``lines`` lines later; False: it ended before that."""
     process = world.start(*command)
     assert process.stderr is not None
     threading.Thread(target=process.stdout.read, daemon=True).start()  # type: ignore[union-attr]

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,22 +65,23 @@ class World:
         """Put the fleet on disk."""
         self.file.write_text(yaml.safe_dump(self.fleet, sort_keys=False))
 
-    def start(self, *args: str, **more: Any) -> subprocess.Popen[str]:
+    def start(self, *args: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
         """Start ``gpufleet ARGS`` and go on."""
         return subprocess.Popen(
             [sys.executable, "-m", "gpufleet", *args],
             cwd=self.root,
-            env=self.env,
+            env={**self.env, **(env or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            **more,
         )
 
-    def run(self, *args: str, timeout: float = UP_SECONDS) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *args: str, timeout: float = UP_SECONDS, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """``gpufleet ARGS``, to its end."""
-        process = self.start(*args)
+        process = self.start(*args, env=env)
         try:
             out, err = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
