@@ -10,7 +10,18 @@ GPUFLEET_CHAT_KEY=$(head -c 24 /dev/urandom | base64 | tr '+/' '-_')
 GPUFLEET_BATCH_KEY=$(head -c 24 /dev/urandom | base64 | tr '+/' '-_')
 export GPUFLEET_FILE GPUFLEET_STATE GPUFLEET_CHAT_KEY GPUFLEET_BATCH_KEY
 
-step() { printf '\n$ gpufleet %s\n' "$*"; gpufleet "$@"; }
+# step WORD...: show the command as one would type it, and run it.
+step() {
+    printf '\n$ gpufleet'
+    for word in "$@"; do
+        case $word in
+            *" "*) printf ' "%s"' "$word" ;;
+            *) printf ' %s' "$word" ;;
+        esac
+    done
+    printf '\n'
+    gpufleet "$@"
+}
 
 # Whatever happens, nothing stays rented.
 leave() {

@@ -17,7 +17,7 @@ def bill_view(bill: Bill, now: datetime) -> RenderableType:
     if not bill.lines:
         return text("nothing was rented: $0.00")
     rows = table("node", "rental", "from (UTC)", "for", "$/h", "$", right=("for", "$/h", "$"), folding=("rental",))
-    for line in bill.lines:
+    for line in sorted(bill.lines, key=lambda line: (line.node, line.started)):
         rows.add_row(
             text(line.node),
             text(f"{line.provider} {line.instance_id}"),

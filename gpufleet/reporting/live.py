@@ -170,9 +170,10 @@ def _cells(board: Board, row: Row, ascii_only: bool) -> tuple[Text, ...]:
 
 
 def _times(board: Board, row: Row) -> str:
-    """``3 min 20 s, ~38 min left``."""
+    """``3 min 20 s, ~38 min left``; no estimate once it has run out."""
     elapsed = duration(board.now - row.phase_started)
-    return elapsed if row.ready_at is None else f"{elapsed}, ~{duration(row.ready_at - board.now)} left"
+    left = 0.0 if row.ready_at is None else row.ready_at - board.now
+    return elapsed if left < 1 else f"{elapsed}, ~{duration(left)} left"
 
 
 def _folded(rows: list[Row], finished: int) -> Text:

@@ -41,7 +41,7 @@ def headline(status: FleetStatus) -> str:
 
 def _nodes(nodes: tuple[NodeStatus, ...], now: datetime) -> Table:
     rows = table("node", "state", "gpu", "address", "up", "$/h", "provider", right=("up", "$/h"))
-    for node in nodes:
+    for node in sorted(nodes, key=lambda status: status.node):
         rows.add_row(
             text(node.node),
             text(_state(node), _SERVING_STYLES[node.serving]),

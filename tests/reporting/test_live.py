@@ -119,6 +119,14 @@ def test_a_node_shows_phase_step_percent_elapsed_and_time_left() -> None:
     assert line.split() == ["·", "decode/0", "weights", "download", "40%", "1", "min,", "~9", "min", "left"]
 
 
+def test_an_estimate_that_has_run_out_is_not_shown() -> None:
+    clock = Clock()
+    board = Board(clock)
+    board.update(Progress(DECODE, "serve", eta_seconds=30))
+    clock.seconds = 90
+    assert "left" not in drawn(board, room=10)[0]
+
+
 def test_an_event_without_percentage_keeps_that_of_its_step_but_not_of_the_last_one() -> None:
     board = Board(Clock())
     board.update(Progress(DECODE, "weights", step="download", percent=40))
