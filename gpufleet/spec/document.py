@@ -18,7 +18,7 @@ import yaml
 from gpufleet.spec.problems import Loc, Problem, one_line
 
 MAX_DEPTH = 32
-MAX_NODES = 50_000
+MAX_NODES = 100_000
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})")

@@ -26,9 +26,13 @@ _KINDS: Mapping[str, str] = {
 }
 
 
+_MOST = 200
+"""A file with more errors is something else than a fleet file; guessing at each of its keys would take seconds."""
+
+
 def explain(error: ValidationError) -> list[Problem]:
     """Every error as a problem, in the order of the model; a misspelt key is told once, not as missing too."""
-    details = error.errors(include_url=False)
+    details = error.errors(include_url=False)[:_MOST]
     meant = {_meant(tuple(detail["loc"])) for detail in details if detail["type"] == "extra_forbidden"}
     return [_problem(d) for d in details if d["type"] != "missing" or tuple(d["loc"]) not in meant]
 

@@ -86,8 +86,9 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def names_a_secret(key: str) -> bool:
-    """Whether a key of this name usually holds a secret (``api_key``, ``HF_TOKEN``; not ``host_key``)."""
-    return bool(_SECRET_KEY.search(key)) and not _PUBLIC_KEY.search(key)
+    """Whether a key of this name usually holds a secret (``api_key``, ``accessKey``; not ``host_key``)."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key)
+    return bool(_SECRET_KEY.search(words)) and not _PUBLIC_KEY.search(words)
 
 
 def looks_secret(value: str) -> bool:

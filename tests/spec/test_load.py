@@ -138,3 +138,8 @@ def test_reading_the_file_needs_no_heavy_library() -> None:
     code = "import sys, gpufleet.spec.load; print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"rich", "httpx", "paramiko", "sqlalchemy", "typer"} & set(modules)
+
+
+def test_a_file_of_nothing_but_mistakes_is_answered_too() -> None:
+    text = "".join(f"u{i}: 1\n" for i in range(20_000))
+    assert len(problems(text)) == 200

@@ -8,6 +8,7 @@ import pytest
 
 from gpufleet.errors import InvalidFleet
 from gpufleet.spec.load import parse_fleet
+from gpufleet.spec.problems import names_a_secret
 from gpufleet.spec.values import SecretRef
 from tests.spec.fleets import edited, loaded, problems, refusal
 
@@ -118,3 +119,17 @@ def test_an_unset_variable_is_named_with_the_command_that_sets_it(monkeypatch: p
     with pytest.raises(InvalidFleet) as caught:
         SecretRef("env", "K").read(Path())
     assert (caught.value.message, caught.value.hint) == ("secret env:K is not set", "export K=...")
+
+
+@pytest.mark.parametrize(
+    "key", ["key", "api_key", "apiKey", "accessKey", "HF_TOKEN", "password", "--api-key", "a.token"]
+)
+def test_keys_that_name_a_secret(key: str) -> None:
+    assert names_a_secret(key)
+
+
+@pytest.mark.parametrize(
+    "key", ["host_key", "sshKey", "public_key", "monkey", "max_tokens", "--tokenizer", "keys1", ""]
+)
+def test_keys_that_do_not(key: str) -> None:
+    assert not names_a_secret(key)
