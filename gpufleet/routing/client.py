@@ -173,8 +173,8 @@ class _Stream:
             missing = "no [DONE]" if not self._done else "no finish reason"
             raise CutAnswer(f"the answer was cut: the stream ended with {missing}", where=_served_by(response))
         text = "".join(self._text)
-        if _DECODE_ERROR.search(text):
-            raise CutAnswer(f"the decode node failed: {text[-_SHOWN:].strip()}", where=_served_by(response))
+        if broken := _DECODE_ERROR.search(text):
+            raise CutAnswer(f"the decode node failed: {broken[0].strip()[:_SHOWN]}", where=_served_by(response))
         pieces = len(self._text) + len(self._reasoning)
         tokens = self._usage if self._usage is not None else pieces
         streaming = self._last - (self._first or self._last)

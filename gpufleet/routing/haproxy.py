@@ -7,7 +7,11 @@ Choices that are not obvious:
 - ``http-reuse never`` and ``http-server-close``: a connection to a server carries one request, so none is ever sent
   again because a kept connection had died. Opening one costs well under a millisecond inside a private network.
 - Retries only when the connection could not be opened: a request that has reached a prefill node is not computed twice.
-- Native servers stand as ``backup`` behind the cells: requests that already wait when the last cell goes down move on.
+- Native servers stand as ``backup`` behind the cells, for requests that already wait when the last cell goes down.
+  HAProxy hands these on only when some other request ends there, so a heartbeat sends one whenever somebody waits
+  beside a free server.
+- After a reload the old process serves its streams to their end and the new one counts from zero. A second request that
+  a cell may get in that time waits at the cell's pd_router, before its prompt is computed.
 - A large buffer (1 MiB), because parameters can be read only from what fits it, and OpenAI's clients send ``messages``
   first. Only pages that are written take memory, so idle streams stay small.
 """
@@ -42,6 +46,7 @@ KEYS_FILE = "keys.map"
 PEM_FILE = "endpoint.pem"
 SOCKET_FILE = "haproxy.sock"
 METRICS_SOCKET_FILE = "metrics.sock"
+HEARTBEAT_SOCKET_FILE = "beat.sock"
 STATE_FILE = "server-state"
 
 _BUFFER = 1 << 20
@@ -51,6 +56,7 @@ _MAX_DIRECTORY = 80
 """HAProxy binds a longer-named socket and renames it; the system's limit is 107 characters."""
 _LOG = "%tr %ci channel=%[var(txn.channel)] %b/%s %HM %HP %ST %tsc queue=%Tw/%sq/%bq first=%Tr total=%Ta bytes=%B"
 """Neither headers nor bodies nor query strings, so no key and no prompt."""
+_HOST = re.compile(r"[0-9A-Za-z.:-]+")
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _PATH = re.compile(r"/[A-Za-z0-9._/@+=,-]+")
 
@@ -88,6 +94,7 @@ def render_haproxy(cfg: RouterConfig) -> str:
         *([_tilert(cfg)] if cfg.cells else []),
         *([_native(cfg)] if cfg.native else []),
         *(_probe_backend(server) for server in (*cfg.cells, *cfg.native)),
+        *(_heartbeat(cfg) if cfg.cells and cfg.native else []),
         _metrics(cfg),
     ]
     return "\n\n".join("\n    ".join(section) for section in sections) + "\n"
@@ -106,9 +113,13 @@ def _check(cfg: RouterConfig) -> None:
     for name in names:
         if not _NAME.fullmatch(name):
             raise CannotRender(f"{name!r} is not a name HAProxy can use", hint="use letters, digits, '-', '_' and '.'")
-    for host in (cfg.listen_host, *(s.host for s in servers)):
-        if not re.fullmatch(r"[0-9A-Za-z.:-]+", host):
+    probes = [probe for server in servers for probe in server.probes]
+    for host in (cfg.listen_host, *(s.host for s in servers), *(p.host for p in probes)):
+        if not _HOST.fullmatch(host):
             raise CannotRender(f"{host!r} is not an address")
+    for probe in probes:
+        if not _PATH.fullmatch(probe.path):
+            raise CannotRender(f"{probe.path!r} is not the path of a health check")
 
 
 def _global(cfg: RouterConfig) -> list[str]:
@@ -250,7 +261,7 @@ def _tilert(cfg: RouterConfig) -> list[str]:
         *_response_headers(),
         "option allbackups",
         *(f"{_server(server)} maxconn 1" for server in cfg.cells),
-        *(f"{_server(server)} backup" for server in cfg.native),
+        *(f"{_server(server)} backup maxconn 1000" for server in cfg.native),
     ]
 
 
@@ -281,9 +292,24 @@ def _probe_backend(server: Server) -> list[str]:
 
 
 def _probe(probe: Probe) -> Iterator[str]:
-    yield f"http-check connect addr {probe.host} port {probe.port}"
+    yield f"http-check connect addr {_bracketed(probe.host)} port {probe.port}"
     yield f"http-check send meth GET uri {probe.path} ver HTTP/1.1 hdr host {_address(probe.host, probe.port)}"
     yield "http-check expect status 200"
+
+
+def _heartbeat(cfg: RouterConfig) -> list[list[str]]:
+    """A health check of HAProxy by itself, whose request passes through the cells' backend when its queue is stuck."""
+    path = f"unix@{cfg.directory}/{HEARTBEAT_SOCKET_FILE}"
+    return [
+        [
+            "frontend heartbeat",
+            f"bind {path} mode 600",
+            "option dontlog-normal",
+            f"http-request return status 200 unless {{ queue({TILERT}) gt 0 }} {{ be_conn_free({TILERT}) gt 0 }}",
+            f"default_backend {TILERT}",
+        ],
+        ["backend heartbeat", "option httpchk GET /health", f"server self {path} check inter 1s"],
+    ]
 
 
 def _metrics(cfg: RouterConfig) -> list[str]:
@@ -306,4 +332,8 @@ def _acl(name: str) -> str:
 
 
 def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return f"{_bracketed(host)}:{port}"
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

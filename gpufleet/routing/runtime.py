@@ -7,11 +7,13 @@ import shlex
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from gpufleet.routing.errors import RouterGone, RouterRefused
-from gpufleet.routing.haproxy import NATIVE, PROBE_PREFIX, SOCKET_FILE, TILERT
+from gpufleet.routing.haproxy import NATIVE, SOCKET_FILE, TILERT
 
 _SERVER_ROW = "2"
+_COUNTS = ("scur", "qcur", "stot")
 _TIMEOUT_S = 10.0
 
 
@@ -26,13 +28,15 @@ class ServerStat:
     """HAProxy's word: ``UP``, ``DOWN``, ``DRAIN``, ``MAINT``, ..."""
     active: int
     """Requests it serves now."""
+    queued: int
+    """Requests that wait for this very server; those that wait for any cell are counted by `RuntimeApi.queued`."""
     total: int
     """Requests it was given since HAProxy started."""
 
     @property
     def up(self) -> bool:
         """True when it would get the next request."""
-        return self.status.startswith(("UP", "no check"))
+        return self.status == "UP"
 
 
 Ask = Callable[[str], str]
@@ -40,10 +44,14 @@ Ask = Callable[[str], str]
 
 
 class RuntimeApi:
-    """Commands to a running HAProxy. ``ask`` carries them: `unix_socket` here, or a shell command on a node."""
+    """Commands to a running HAProxy.
 
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
+    Args:
+        socket: its path on this machine, or what carries a command to a router elsewhere (see `shell_command`).
+    """
+
+    def __init__(self, socket: Path | Ask) -> None:
+        self._ask = _unix_socket(socket) if isinstance(socket, Path) else socket
 
     def servers(self) -> list[ServerStat]:
         """Cells and native servers, one row per backend they stand in.
@@ -53,9 +61,9 @@ class RuntimeApi:
         """
         rows = csv.DictReader(self._ask("show stat").lstrip("# ").splitlines())
         return [
-            ServerStat(row["svname"], row["pxname"], row["status"], int(row["scur"]), int(row["stot"]))
+            ServerStat(row["svname"], row["pxname"], row["status"].split()[0], *(int(row[c] or 0) for c in _COUNTS))
             for row in rows
-            if row["type"] == _SERVER_ROW and not row["pxname"].startswith(PROBE_PREFIX)
+            if row["type"] == _SERVER_ROW and row["pxname"] in {TILERT, NATIVE}
         ]
 
     def queued(self, backend: str = TILERT) -> int:
@@ -105,19 +113,16 @@ class RuntimeApi:
                 raise RouterRefused(f"the router did not set {name} to {state}: {answer}")
 
 
-def unix_socket(directory: str) -> Ask:
-    """The socket of a HAProxy on this machine, by the router's directory."""
-    path = f"{directory}/{SOCKET_FILE}"
-
+def _unix_socket(path: Path) -> Ask:
     def ask(command: str) -> str:
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
                 channel.settimeout(_TIMEOUT_S)
-                channel.connect(path)
+                channel.connect(str(path))
                 channel.sendall(f"{command}\n".encode())
                 return b"".join(iter(lambda: channel.recv(65536), b"")).decode(errors="replace")
         except OSError as error:
-            raise gone(path, str(error)) from error
+            raise gone(str(path), str(error)) from error
 
     return ask
 

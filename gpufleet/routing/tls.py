@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
 
@@ -44,12 +44,13 @@ def self_signed(host: str, now: datetime) -> str:
     return certificate.public_bytes(serialization.Encoding.PEM).decode() + _key_pem(key)
 
 
-def ensure_self_signed(path: Path, host: str, now: datetime) -> str:
+def ensure_self_signed(path: Path, host: str, now: datetime | None = None) -> str:
     """The PEM in ``path`` (0600); made when it is missing, within a week of its end, or not for ``host``.
 
     Raises:
         BadCertificate: the file is there and cannot be read.
     """
+    now = now or datetime.now(UTC)
     if path.exists():
         pem = _read(path)
         try:
@@ -63,12 +64,13 @@ def ensure_self_signed(path: Path, host: str, now: datetime) -> str:
     return pem
 
 
-def combined(certificate: str, key: str, now: datetime) -> str:
+def load_user_certificate(certificate: str, key: str, now: datetime | None = None) -> str:
     """The user's chain and key as one PEM.
 
     Raises:
         BadCertificate: not PEM, expired, not valid yet, an encrypted key, or a key of another certificate.
     """
+    now = now or datetime.now(UTC)
     try:
         leaf = _chain(certificate)[0]
     except ValueError as error:
@@ -121,10 +123,15 @@ def _chain(pem: str) -> list[x509.Certificate]:
 
 
 def _names(host: str) -> list[x509.GeneralName]:
-    loopback = [ipaddress.ip_address("127.0.0.1"), ipaddress.ip_address("::1")]
-    own = [] if host in _ANY else [ipaddress.ip_address(host)]
-    addresses = list(dict.fromkeys([*own, *loopback]))
-    return [x509.DNSName("localhost"), *(x509.IPAddress(address) for address in addresses)]
+    hosts = dict.fromkeys(["localhost", "127.0.0.1", "::1", *([] if host in _ANY else [host])])
+    return [_name(each) for each in hosts]
+
+
+def _name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
 
 
 def _names_in(leaf: x509.Certificate) -> list[x509.GeneralName]:
