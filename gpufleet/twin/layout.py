@@ -48,8 +48,9 @@ def prepare_root(root: Path, spec: dict[str, Any]) -> None:
         "docker/tools",
     ):
         (root / folder).mkdir(parents=True, exist_ok=True)
+    absent = ("nvidia-smi",) if spec.get("gpu_count") == 0 else ()
     for name, tool in HOST_TOOLS.items():
-        if name == "hf" and "no-hf" in spec.get("faults", []):
+        if name in absent:
             continue
         write_program(root / "bin" / name, wrapper(root, tool))
     write_program(root / "bin" / "python3", _host_python(root))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from gpufleet.twin import layout, nodefile
+from gpufleet.twin.docker.boot import start_at_boot
 
 
 def _wait_for_boot(node: nodefile.Node) -> None:
@@ -43,12 +44,13 @@ def main(argv: list[str]) -> int:
         print("usage: python -m gpufleet.twin.node ROOT", file=sys.stderr)
         return 2
     signal.signal(signal.SIGTERM, _stop)
-    sys.modules.setdefault("invoke", None)  # type: ignore[arg-type]  # half of what importing paramiko costs, unused
-    from gpufleet.twin.sshd import Sshd
-
     node = nodefile.load(Path(argv[0]).resolve())
+    sys.modules.setdefault("invoke", None)  # type: ignore[arg-type]  # a third of what importing paramiko costs, unused
+    from gpufleet.twin.sshd import Sshd  # while the boot would take its time
+
     _wait_for_boot(node)
     layout.prepare_root(node.root, node.facts)
+    start_at_boot(node)
     if node.fault("ssh-dead") is not None:
         signal.pause()
     sshd = Sshd(node)

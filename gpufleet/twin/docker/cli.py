@@ -264,10 +264,12 @@ class Docker:
             raise DockerError(
                 f"OCI runtime exec failed: exec failed: unable to start container process: {detail}: unknown", 127
             )
-        if options["detach"] and os.fork():
-            return 0
+        if options["detach"]:
+            if os.fork():
+                return 0
+            supervisor.leave_terminal()
         os.chdir(options["workdir"] or container.config["cwd"])
-        if not options["interactive"] or options["detach"]:
+        if not options["interactive"]:
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.execve(program, words[1:], env)  # noqa: S606
 

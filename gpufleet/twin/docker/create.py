@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import time
 from pathlib import Path
 
@@ -134,7 +135,7 @@ def _image(node: Node, options: dict[str, Any], reference: str) -> dict[str, Any
         if image is None or options["pull"] == "always":
             if options["pull"] == "never":
                 raise daemon(f"No such image: {reference}")
-            print(f"Unable to find image '{reference}' locally", flush=True)
+            print(f"Unable to find image '{reference}' locally", file=sys.stderr, flush=True)
             image = images.pull(reference, quiet=True)
     except DockerError as missing:
         raise refused_run(missing.message) from None

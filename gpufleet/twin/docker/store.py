@@ -46,16 +46,25 @@ class Container:
         """Whether its process is there, or is about to be started again."""
         return self.state()["status"] in ("running", "restarting")
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether its supervisor ended before it could say so, as when the machine goes down."""
+        state = self._written()
+        return state["status"] in ("running", "restarting") and started_ticks(state["supervisor"]) != state["ticks"]
+
     def state(self) -> dict[str, Any]:
         """Status, process ids, exit code and times; a supervisor that was killed reads as exited with 137."""
+        state = self._written()
+        if not self.interrupted:
+            return state
+        kill_group(state["pid"], signal.SIGKILL)
+        return state | {"status": "exited", "exit_code": 137, "pid": 0}
+
+    def _written(self) -> dict[str, Any]:
         try:
             state: dict[str, Any] = json.loads((self.folder / "state.json").read_text())
         except FileNotFoundError:
-            return {"status": "created", "pid": 0, "supervisor": 0, "exit_code": 0, "restarts": 0}
-        alive = started_ticks(state["supervisor"]) == state["ticks"]
-        if state["status"] in ("running", "restarting") and not alive:
-            kill_group(state["pid"], signal.SIGKILL)
-            return state | {"status": "exited", "exit_code": 137, "pid": 0}
+            return {"status": "created", "pid": 0, "supervisor": 0, "ticks": 0, "exit_code": 0, "restarts": 0}
         return state
 
     def remove(self) -> None:

@@ -205,16 +205,26 @@ def start(container: Container, *, attached: bool = False) -> tuple[int, Any]:
     return int(first["pid"]), report
 
 
-def _become_supervisor(container: Container, report: int, *, attached: bool) -> int:
+def leave_terminal(*, keep: tuple[int, ...] = ()) -> None:
+    """Belong to no session and hold no file of whoever started us: a lock that a script holds must end with it.
+
+    Args:
+        keep: descriptors to leave alone.
+    """
     os.setsid()
-    os.closerange(3, report)  # a lock that a calling script holds must end with the script
-    os.closerange(report + 1, 1024)
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in {0, 1, 2}.difference(keep):
+        os.dup2(null, fd)
+    for fd in set(map(int, os.listdir("/proc/self/fd"))).difference(keep, (0, 1, 2)):  # noqa: PTH208
+        with contextlib.suppress(OSError):
+            os.close(fd)
+
+
+def _become_supervisor(container: Container, report: int, *, attached: bool) -> int:
+    kept = (report, *((0,) if container.config["interactive"] else ()), *((1, 2) if attached else ()))
+    leave_terminal(keep=kept)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
-    if not attached:
-        null = os.open(os.devnull, os.O_RDWR)
-        for fd in (1, 2) if container.config["interactive"] else (0, 1, 2):
-            os.dup2(null, fd)
     try:
         return Supervisor(container, report, attached=attached).run()
     except OSError as problem:

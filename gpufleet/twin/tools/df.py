@@ -25,8 +25,10 @@ def main(argv: list[str]) -> int:
             unit, suffix = UNITS[word], NAMES.get(word, "")
         elif word.startswith("--output="):
             fields = word.removeprefix("--output=").split(",")
-        elif word.startswith("-Pk") or word == "-kP":
+        elif word in ("-Pk", "-kP"):
             unit = 1024
+        elif word in ("-h", "-H"):
+            unit, suffix = 10**9, "G"
         elif word.startswith("-") and word not in ("-P", "--portability"):
             return _real(argv)
         elif not word.startswith("-"):
