@@ -25,6 +25,7 @@ from gpufleet.twin.nodefacts import (
     node_facts,
     require,
     stamp,
+    transport_package,
     visible,
 )
 
@@ -131,7 +132,7 @@ def _read_json(path: str) -> Any:
 
 
 def _start_receiver(args: argparse.Namespace, facts: NodeFacts, layout: int) -> Receiver:
-    require("nixl" if args.transport == "nixl" else "mooncake")
+    require(transport_package(args.transport))
     try:
         wire.local_ip(facts.address)
         receiver = Receiver(

@@ -62,7 +62,9 @@ class Receiver:
         threading.Thread(target=self._accept, name="control", daemon=True).start()
 
     def _make_hello(self, layout_version: int, transport: str) -> wire.Message:
-        bases = rdma.shard_bases(self._shards)
+        bases: list[int] | int = rdma.shard_bases(self._shards)
+        if self._shards == 1:
+            bases = rdma.shard_bases(1)[0]
         return {
             "magic": wire.MAGIC,
             "protocol_version": wire.PROTOCOL_VERSION,

@@ -132,7 +132,7 @@ class Sender:
         )
 
     def _write_layers(self, rank: int, job: _Job, writer: rdma.Writer, hello: wire.Message) -> int:
-        bases = hello["kv_base"]
+        bases = hello["kv_base"] if isinstance(hello["kv_base"], list) else [hello["kv_base"]]
         assert len(bases) == self.shards, f"decode has {len(bases)} shards, prefill {self.shards}"
         own = [rank] if self._senders > 1 else list(range(self.shards))
         size = 0

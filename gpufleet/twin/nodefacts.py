@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import sys
 import time
-from typing import Any, NamedTuple, NoReturn
+from pathlib import Path
+from typing import NamedTuple, NoReturn
 
-DEFAULT_PACE = {"prefill_tps": 8000, "decode_tps": 200, "native_tps": 40, "load_seconds": 0}
+from gpufleet.twin import nodefile
 
 
 class NodeFacts(NamedTuple):
@@ -24,7 +24,6 @@ class NodeFacts(NamedTuple):
     driver: str
     pace: dict[str, float]
     """Tokens per real second (``*_tps``) and ``load_seconds``."""
-    faults: tuple[str, ...]
 
     @property
     def load_wait(self) -> float:
@@ -33,21 +32,16 @@ class NodeFacts(NamedTuple):
 
 
 def node_facts() -> NodeFacts:
-    """Read ``$TWIN_ROOT/node.json``; without it, a plain 8xB200 machine on 127.0.0.1."""
-    raw: dict[str, Any] = {}
-    root = os.environ.get("TWIN_ROOT")
-    if root:
-        with open(f"{root}/node.json", encoding="utf-8") as file:  # noqa: PTH123 - pathlib costs start-up time
-            raw = json.load(file)
+    """The node of ``$TWIN_ROOT``; without it, a plain 8xB200 machine on 127.0.0.1 that loads at once."""
+    node = nodefile.load() if os.environ.get("TWIN_ROOT") else nodefile.Node(Path(), {"pace": {"load_seconds": 0}})
     return NodeFacts(
-        address=raw.get("address", "127.0.0.1"),
-        time_scale=float(raw.get("time_scale", 1)),
-        gpu_model=raw.get("gpu_model", "B200"),
-        gpu_count=int(raw.get("gpu_count_visible", raw.get("gpu_count", 8))),
-        vram_gb=float(raw.get("vram_gb", 180)),
-        driver=str(raw.get("driver", "595.45.04")),
-        pace=DEFAULT_PACE | raw.get("pace", {}),
-        faults=tuple(str(fault) for fault in raw.get("faults", ())),
+        address=str(node.facts["address"]),
+        time_scale=node.time_scale,
+        gpu_model=str(node.facts["gpu_model"]),
+        gpu_count=node.gpus_visible,
+        vram_gb=float(node.facts["vram_gb"]),
+        driver=node.driver,
+        pace=node.pace,
     )
 
 
@@ -60,12 +54,19 @@ def installed(package: str) -> str | None:
     return versions.get(package)
 
 
-def require(*packages: str, module: dict[str, str] | None = None) -> None:
+_MODULES = {"vllm-router": "vllm_router", "mooncake-transfer-engine": "mooncake"}
+
+
+def require(*packages: str) -> None:
     """Exit as a failed import does when one of ``packages`` is absent."""
     for package in packages:
         if installed(package) is None:
-            name = (module or {}).get(package, package)
-            die(f"ModuleNotFoundError: No module named '{name}'")
+            die(f"ModuleNotFoundError: No module named '{_MODULES.get(package, package)}'")
+
+
+def transport_package(transport: str) -> str:
+    """What a TileRT transport is imported from."""
+    return "nixl" if transport == "nixl" else "mooncake-transfer-engine"
 
 
 def major(version: str) -> int:

@@ -24,7 +24,7 @@ _SHORTEST_INTERVAL = 0.5
 
 def main(argv: list[str]) -> int:
     """Wait until every worker is healthy, then listen."""
-    require("vllm-router", module={"vllm-router": "vllm_router"})
+    require("vllm-router")
     args = vllm_router_flags.build_parser().parse_args(argv)
     facts = node_facts()
     workers = Workers(_workers(args), args.health_failure_threshold, args.health_success_threshold)

@@ -26,6 +26,7 @@ from gpufleet.twin.nodefacts import (
     no_gpu_in_container,
     node_facts,
     require,
+    transport_package,
     visible,
 )
 from gpufleet.twin.vllm_app import ServerInfo, VllmApp
@@ -124,9 +125,14 @@ def _check_connector(part: dict[str, Any]) -> None:
     if name not in CONNECTORS:
         die(f"ValueError: Unsupported connector type: {name}")
     if name == "NixlConnector":
-        require("nixl") if installed("nixl") is not None else die("RuntimeError: NIXL is not available")
+        _require_nixl()
     if name == "TileRTConnector":
         _check_tilert(part)
+
+
+def _require_nixl() -> None:
+    if installed("nixl") is None:
+        die("RuntimeError: NIXL is not available")
 
 
 def _check_tilert(part: dict[str, Any]) -> None:
@@ -140,7 +146,7 @@ def _check_tilert(part: dict[str, Any]) -> None:
     transport = str(extra.get("tilert_transport", "mooncake")).lower()
     if transport not in ("mooncake", "nixl"):
         die(f"ValueError: unknown transport '{transport}'; choices: ['mooncake', 'nixl']")
-    require("nixl" if transport == "nixl" else "mooncake")
+    require(transport_package(transport))
     device = str(extra.get("tilert_pd_buffer_device") or os.environ.get("TILERT_PD_BUFFER_DEVICE") or "cuda").lower()
     if device == "cpu" and wire.sender_ranks() > 1:
         die("RuntimeError: TILERT_PD_SENDERS>1 and a host-resident staging buffer are mutually exclusive: "
