@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from gpufleet.domain.status import Bill, FleetStatus
 from gpufleet.engine.down import take_down
+from gpufleet.engine.front import Front
 from gpufleet.engine.observe import desired, observed
 from gpufleet.engine.record import read_lock
 from gpufleet.engine.session import Session, now
@@ -22,7 +23,29 @@ from gpufleet.planning import planner
 from gpufleet.planning.drift import drift as drift_from
 from gpufleet.planning.model import FieldChange, Plan
 
-__all__ = ["ask", "down", "drift", "execute", "make_plan", "node_logs", "render", "ssh_command", "status", "up"]
+__all__ = [
+    "ask",
+    "check",
+    "down",
+    "drift",
+    "execute",
+    "make_plan",
+    "node_logs",
+    "render",
+    "ssh_command",
+    "status",
+    "up",
+]
+
+
+def check(session: Session) -> None:
+    """Everything that `up` needs on this machine, asked before anything is shown, let alone rented.
+
+    Raises:
+        InvalidFleet: a secret is missing or the certificate cannot be served.
+        EndpointFailed: haproxy is missing, or its port is taken.
+    """
+    Front(session).check()
 
 
 def make_plan(session: Session) -> Plan:

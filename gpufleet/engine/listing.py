@@ -10,6 +10,7 @@ from typing import TypeVar
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay
 
 from gpufleet.domain.market import Instance, Inventory
+from gpufleet.errors import ProviderRefused
 from gpufleet.providers.base import Provider
 from gpufleet.providers.errors import InstanceNotFound, NotSent, ProtocolError, RateLimited, Transient
 
@@ -26,7 +27,7 @@ def _pause(state: RetryCallState) -> float:
     return min(0.2 * 2.0 ** (state.attempt_number - 1), _MAX_WAIT)
 
 
-def read(call: Callable[[], T], *, give_up: float = _GIVE_UP_SECONDS) -> T:
+def read(provider: Provider, call: Callable[[], T], *, give_up: float = _GIVE_UP_SECONDS) -> T:
     """Make an idempotent provider call, again after transient refusals, for at most ``give_up`` seconds.
 
     Retried: `Transient`, `RateLimited` (after its ``retry_after``), `NotSent`, `ProtocolError`. Never a create.
@@ -34,7 +35,11 @@ def read(call: Callable[[], T], *, give_up: float = _GIVE_UP_SECONDS) -> T:
     policy = Retrying(
         retry=retry_if_exception_type(_READ_AGAIN), wait=_pause, stop=stop_after_delay(give_up), reraise=True
     )
-    return policy(call)
+    try:
+        return policy(call)
+    except ProviderRefused as refusal:
+        refusal.where = refusal.where or f"provider {provider.name}"
+        raise
 
 
 class Listing:
@@ -52,7 +57,7 @@ class Listing:
         with self._lock:
             age = asked_at - self._read_at
             if self._inventory is None or age >= self._provider.caps.poll_seconds or (fresh and age >= 0):
-                self._inventory = read(self._provider.inventory)
+                self._inventory = read(self._provider, self._provider.inventory)
                 self._read_at = time.monotonic()
             return self._inventory
 
@@ -62,6 +67,6 @@ class Listing:
             if instance.instance_id == instance_id:
                 return instance
         try:
-            return read(lambda: self._provider.get(instance_id))
+            return read(self._provider, lambda: self._provider.get(instance_id))
         except InstanceNotFound:
             return None

@@ -91,4 +91,4 @@ def _offers_for(session: Session, name: str) -> list[Offer]:
     need = needs(fleet.model.id, fleet.role_of(name))
     query = OfferQuery(gpu=pool.gpu, region=pool.region, min_disk_gb=pool.disk_gb or need.disk_gb)
     provider = session.provider(fleet.provider_of(name))
-    return read(lambda: provider.offers(query))
+    return read(provider, lambda: provider.offers(query))

@@ -70,7 +70,7 @@ def _terminate(session: Session, obligations: Sequence[Obligation]) -> set[int]:
 def _terminate_one(session: Session, obligation: Obligation) -> bool:
     provider = session.provider_named(obligation.provider)
     try:
-        ack = read(lambda: provider.terminate(obligation.ref), give_up=5.0)
+        ack = read(provider, lambda: provider.terminate(obligation.ref), give_up=5.0)
     except ProviderRefused as refusal:
         session.store.record_observation(obligation.obligation_id, gone=False, error=refusal.message)
         return False
@@ -80,7 +80,7 @@ def _terminate_one(session: Session, obligation: Obligation) -> bool:
 def _observe(session: Session, provider: Provider, obligations: Sequence[Obligation]) -> set[int]:
     """One complete observation of a provider; returns those that have to be asked again."""
     try:
-        listed = {i.instance_id: i for i in read(provider.inventory).instances}
+        listed = {i.instance_id: i for i in read(provider, provider.inventory).instances}
     except ProviderRefused as refusal:
         for obligation in obligations:
             session.store.record_observation(obligation.obligation_id, gone=False, error=refusal.message)
@@ -100,7 +100,7 @@ def _observe(session: Session, provider: Provider, obligations: Sequence[Obligat
 
 def _by_id(provider: Provider, instance_id: str) -> Instance | None:
     try:
-        return read(lambda: provider.get(instance_id))
+        return read(provider, lambda: provider.get(instance_id))
     except InstanceNotFound:
         return None
 

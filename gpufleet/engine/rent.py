@@ -169,7 +169,7 @@ def _by_id(provider: Provider, named: Sequence[str]) -> list[Instance]:
     found = []
     for instance_id in named:
         try:
-            found.append(read(lambda i=instance_id: provider.get(i)))  # type: ignore[misc]
+            found.append(read(provider, lambda i=instance_id: provider.get(i)))  # type: ignore[misc]
         except InstanceNotFound:
             continue
     return found

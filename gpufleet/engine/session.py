@@ -90,9 +90,11 @@ class Session:
 
     def account(self, provider: Provider) -> str:
         """Whose money a provider spends; asked once per run, and refused when it is not the fleet's."""
+        from gpufleet.engine.listing import read
+
         with self._lock:
             if provider.name not in self._accounts:
-                account = provider.whoami().account_id
+                account = read(provider, provider.whoami).account_id
                 self.store.bind_account(self.fleet.name, provider.name, account)
                 self._accounts[provider.name] = account
             return self._accounts[provider.name]

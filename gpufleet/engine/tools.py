@@ -22,6 +22,7 @@ from gpufleet.remote.jobs import tail_job_log
 from gpufleet.remote.keys import ensure_keypair
 from gpufleet.remote.machine import Completed
 from gpufleet.remote.shell import known_hosts_line, ssh_argv
+from gpufleet.routing.files import write_private
 from gpufleet.serving.commands import container_name
 from gpufleet.serving.containers import docker_run, node_labels
 from gpufleet.serving.topology import Topology, build_topology
@@ -53,10 +54,8 @@ def ssh_command(session: Session, node: NodeName) -> list[str]:
     endpoint = endpoint_of(rental)
     if endpoint.host_key is None:
         raise HostKeyChanged(f"no host key is pinned for {node} yet", hint=f"gpufleet up {session.path}")
-    folder = session.paths.known_hosts
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    known_hosts = folder / f"{rental.provider}-{rental.rental_id}"
-    known_hosts.write_text(known_hosts_line(endpoint, endpoint.host_key))
+    known_hosts = session.paths.known_hosts / f"{rental.provider}-{rental.rental_id}"
+    write_private(known_hosts, known_hosts_line(endpoint, endpoint.host_key))
     key = private_key_of(endpoint, ensure_keypair(session.paths.keys))
     return list(ssh_argv(endpoint, key, known_hosts))
 

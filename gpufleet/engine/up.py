@@ -34,11 +34,10 @@ def bring_up(session: Session, plan: Plan) -> None:
     """Carry ``plan`` out. The fleet's lock is held by the caller.
 
     Raises:
-        InvalidFleet: the plan is refused (over budget, no offer), or a secret is missing. Nothing was rented.
+        InvalidFleet: the plan is refused (over budget, no offer). Nothing was rented.
     """
     if plan.refusal:
         raise InvalidFleet(plan.refusal, hint=f"gpufleet plan {session.path}")
-    Front(session).check()
     machines = Machines(session)
     try:
         with stop_on_signals(session.stop):

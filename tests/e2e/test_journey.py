@@ -102,7 +102,7 @@ def test_state_files_are_the_owners_alone(served: World) -> None:
 
 def test_down_ends_when_the_provider_confirms_and_both_bills_agree(fresh: World) -> None:
     fresh.ok("up", "--yes")
-    bill = fresh.json("down", "--yes")
+    bill = fresh.json("down", "--yes")["bill"]
     charges = billing.read(fresh.market)
     assert all(c.ended is not None for c in charges)
     ours = {line["instance_id"]: Decimal(line["usd"]) for line in bill["lines"]}

@@ -44,7 +44,7 @@ def _assert_one_rental_per_node(world: World) -> None:
 
 
 def _assert_down_and_even(world: World) -> None:
-    bill = world.json("down", "--yes")
+    bill = world.json("down", "--yes")["bill"]
     charges = billing.read(world.market)
     assert all(c.ended is not None for c in charges)
     assert {line["instance_id"]: Decimal(line["usd"]) for line in bill["lines"]} == {

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import httpx
 
+from gpufleet.routing.runtime import RuntimeApi
 from tests.e2e.world import BATCH_KEY, CHAT_KEY, VIP_KEY, World, eventually
 
 
@@ -59,7 +60,7 @@ def test_a_vip_overtakes_the_queue(served: World) -> None:
         _ask(served, key, prompt)
         done.append(name)
 
-    threads = [threading.Thread(target=ask, args=(f"busy{i}", CHAT_KEY, "count to 400")) for i in range(2)]
+    threads = [threading.Thread(target=ask, args=(f"busy{i}", CHAT_KEY, "count to 900")) for i in range(2)]
     for thread in threads:
         thread.start()
     eventually(lambda: _active(served) == 2, what="both cells busy")
@@ -98,12 +99,13 @@ def test_a_batch_never_takes_a_cell(served: World) -> None:
     assert {a.by for a in answers} == {"native"}
 
 
+def _router(world: World) -> RuntimeApi:
+    return RuntimeApi(world.state / "fleets" / "test" / "router" / "haproxy.sock")
+
+
 def _active(world: World) -> int:
-    cells = world.json("status", "--offline")["cells"]
-    return sum(c["active"] or 0 for c in cells if c["name"].startswith("cell-"))
+    return sum(s.active for s in _router(world).servers() if s.name.startswith("cell-"))
 
 
 def _queued(world: World) -> int:
-    from gpufleet.routing.runtime import RuntimeApi
-
-    return RuntimeApi(world.state / "fleets" / "test" / "router" / "haproxy.sock").queued()
+    return _router(world).queued()

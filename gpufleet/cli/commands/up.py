@@ -39,6 +39,7 @@ def command(
     from gpufleet.engine import api
 
     with watched(fleet_file(fleet, file)) as (session, view):
+        api.check(session)
         plan = api.make_plan(session)
         _agree(session, plan, yes=yes)
         with told_what_exists(session), view:
