@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from gpufleet.domain.money import usd_per_hour
-from gpufleet.domain.status import Bill
+from gpufleet.domain.nodes import NodeName
+from gpufleet.domain.status import Bill, BillLine
 from gpufleet.errors import Interrupted
 from gpufleet.reporting.words import count
+
+MOST_TOLD = 8
+"""Rentals named one by one; `gpufleet status` has all."""
 
 
 def interruption(bill: Bill, fleet_file: str) -> Interrupted:
@@ -17,9 +21,15 @@ def interruption(bill: Bill, fleet_file: str) -> Interrupted:
     """
     running = [line for line in bill.lines if line.ended is None]
     if not running:
-        return Interrupted("interrupted; nothing is rented", hint=f"gpufleet up {fleet_file}  (start again)")
+        return Interrupted("interrupted; nothing is rented", hint=f"gpufleet up {fleet_file} (start again)")
+    rentals = [f"{line.node} ({line.provider} {line.instance_id})" for line in sorted(running, key=_by_node)]
+    told = rentals[:MOST_TOLD] + [f"and {len(rentals) - MOST_TOLD} more"] * (len(rentals) > MOST_TOLD)
     return Interrupted(
         f"interrupted; {count(len(running), 'rental')} running for {usd_per_hour(bill.usd_per_hour)}",
-        where=", ".join(f"{line.node} ({line.provider} {line.instance_id})" for line in running),
-        hint=f"gpufleet up {fleet_file}  (continue)  or  gpufleet down {fleet_file}  (remove everything)",
+        where=", ".join(told),
+        hint=f"gpufleet up {fleet_file} (continue) or gpufleet down {fleet_file} (remove everything)",
     )
+
+
+def _by_node(line: BillLine) -> NodeName:
+    return line.node

@@ -99,7 +99,7 @@ def plain_line(event: Progress, now: datetime) -> str:
     parts += [f"{event.percent:.0f}%"] if event.percent is not None else []
     line = " ".join(parts)
     line += f": {event.message}" if event.message else ""
-    return line + (f" (about {duration(event.eta_seconds)} left)" if event.eta_seconds else "")
+    return line + (f" (about {duration(event.eta_seconds)} left)" if (event.eta_seconds or 0) >= 1 else "")
 
 
 def summary(board: Board, *, succeeded: bool) -> str:

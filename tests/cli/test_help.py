@@ -40,6 +40,13 @@ def test_help_of_a_command_does_not_import_what_the_command_needs(name: str) -> 
     assert not modules_after(name, "--help") & HEAVY  # typer itself reads options with pydantic
 
 
+def test_status_needs_neither_an_ssh_nor_an_http_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUFLEET_STATE", str(tmp_path))
+    loaded = modules_after("status", str(ROOT / "examples/quickstart.yaml"))
+    assert "gpufleet.engine.api" in loaded
+    assert not loaded & {"paramiko", "httpx"}
+
+
 def test_help_of_one_command_imports_no_other_command() -> None:
     commands = {name for name in modules_after("logs", "--help") if name.startswith("gpufleet.cli.commands.")}
     assert commands == {"gpufleet.cli.commands.logs"}

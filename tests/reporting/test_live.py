@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -11,6 +12,7 @@ from rich.console import Console
 
 from gpufleet.domain.nodes import NodeName
 from gpufleet.domain.progress import Progress, ProgressState
+from gpufleet.domain.status import Bill
 from gpufleet.reporting.board import Board
 from gpufleet.reporting.interrupt import interruption
 from gpufleet.reporting.live import LiveView, board_view, plain_line, summary
@@ -211,6 +213,16 @@ def test_an_interruption_tells_what_exists_its_price_and_the_two_next_commands()
     assert "gpufleet up fleet.yaml" in stop.hint
     assert "gpufleet down fleet.yaml" in stop.hint
     assert stop.exit_code == 130
+
+
+def test_an_interruption_of_a_large_fleet_stays_readable() -> None:
+    (line,) = bill(running=True).lines
+    many = Bill(tuple(replace(line, node=NodeName("decode", index)) for index in reversed(range(50))))
+    told = interruption(many, "fleet.yaml")
+    assert told.where is not None
+    assert told.where.startswith("decode/0 (mock i-1), decode/1 ")
+    assert told.where.endswith("and 42 more")
+    assert "50 rentals running for $2,075.00/h" in told.message
 
 
 def test_an_interruption_before_anything_was_rented_says_so() -> None:
