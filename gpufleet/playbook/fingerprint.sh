@@ -2,6 +2,7 @@
 
 gf_fact() {
   [ -n "$2" ] || return 0
+  printf '%s\n' "$2" >"$GF_JOB_DIR/facts/$1"
   gf_escape "$2"
   printf '%s"%s":"%s"' "$gf_comma" "$1" "$gf_text"
   gf_comma=,
@@ -12,7 +13,8 @@ gf_gpu_facts() {
   gf_gpus=$(timeout 30 nvidia-smi --query-gpu=name,memory.total,driver_version,compute_cap \
     --format=csv,noheader,nounits 2>/dev/null) || return 0
   [ -n "$gf_gpus" ] || return 0
-  gf_fact gpu_count "$(printf '%s\n' "$gf_gpus" | wc -l | tr -d ' ')"
+  # 8 x NVIDIA B200, 1 x NVIDIA H200
+  gf_fact gpus "$(printf '%s\n' "$gf_gpus" | awk -F, '{ n[$1]++ } END { for (i in n) { printf "%s%d x %s", comma, n[i], i; comma = ", " } }')"
   gf_ifs=$IFS
   IFS=,
   # shellcheck disable=SC2086 # split at the commas of the first line
@@ -51,6 +53,8 @@ gf_os() {
 }
 
 gf_gather() {
+  rm -rf "$GF_JOB_DIR/facts"
+  mkdir -p "$GF_JOB_DIR/facts"
   gf_comma=
   gf_gpu_facts
   gf_fact rdma_ports "$(gf_rdma_ports)"

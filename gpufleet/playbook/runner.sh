@@ -35,6 +35,13 @@ data() {
   printf '"%s":"%s",' "$1" "$gf_text" >>"$GF_JOB_DIR/data"
 }
 
+# fact KEY: prints a value of the fingerprint, nothing when it is unknown. Only in playbooks that gather one.
+fact() {
+  gf_value=
+  { read -r gf_value <"$GF_JOB_DIR/facts/$1"; } 2>/dev/null
+  printf '%s\n' "$gf_value"
+}
+
 # --- events ---------------------------------------------------------------------------------------------------
 
 # Centiseconds since boot, without starting a process. The leading 1 keeps "08" from being read as octal.
@@ -98,15 +105,15 @@ gf_skip() {
 gf_child() {
   gf_step "$1"
   if [ -n "$gf_has_when" ]; then
-    gf_try "step_$1_when"
+    gf_try "step_$1_when" >/dev/null 2>&1
     [ $? -ne 0 ] && gf_skip "not needed here"
   fi
   if [ "$2" = finished ]; then
-    gf_try "step_$1_verify"
+    gf_try "step_$1_verify" >/dev/null 2>&1
     [ $? -eq 0 ] && gf_skip "finished earlier"
   fi
   if [ -n "$gf_has_unless" ]; then
-    gf_try "step_$1_unless"
+    gf_try "step_$1_unless" >/dev/null 2>&1
     [ $? -eq 0 ] && gf_skip "already so"
   fi
   : >"$GF_JOB_DIR/failure"
@@ -175,7 +182,7 @@ gf_explain() {
   gf_why=$(gf_tail)
   case $gf_rc in
   124 | 137)
-    [ "$gf_spent" -lt $((limit * 100)) ] || gf_why="not done after ${limit}s
+    [ "$gf_spent" -lt $((gf_limit * 100)) ] || gf_why="not done after ${gf_limit}s
 $gf_why"
     ;;
   esac

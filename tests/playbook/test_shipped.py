@@ -13,7 +13,7 @@ from gpufleet.playbook.load import Playbook, load_file
 FOLDER = Path(__file__).parents[2] / "playbooks"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 SHELLCHECK = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or "shellcheck"
-HELPERS = "progress() { :; }\nnote() { :; }\ndata() { :; }\nfail() { exit 1; }\n"
+HELPERS = "progress() { :; }\nnote() { :; }\ndata() { :; }\nfact() { :; }\nfail() { exit 1; }\n"
 NOT_CALLED = "SC2317,SC2329"
 """Functions that a part does not call, or that the runner calls by a computed name."""
 
