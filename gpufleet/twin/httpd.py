@@ -35,6 +35,8 @@ class Request(NamedTuple):
     """Names in lower case."""
     body: bytes
     sock: socket.socket
+    keep_alive: bool
+    """Whether the client wants to send another request on this connection."""
 
     def json(self) -> dict[str, Any]:
         """The body as a JSON object; ValueError when it is none."""
@@ -113,10 +115,10 @@ class HttpServer:
         request = _read_request(sock, reader)
         if request is None:
             return False
-        keep = request.headers.get("connection", "").lower() != "close"
+        keep = request.keep_alive
         reply = self._reply(request)
         if isinstance(reply, Stream):
-            return _send_stream(sock, reply) and keep
+            return _send_stream(sock, reply, keep=keep)
         sock.sendall(_head(reply.status, reply.content_type, f"content-length: {len(reply.body)}", keep) + reply.body)
         return keep
 
@@ -141,7 +143,12 @@ def _read_request(sock: socket.socket, reader: Any) -> Request | None:
     if "100-continue" in headers.get("expect", "").lower():
         sock.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
     body = _read_body(reader, headers)
-    return Request(parts[0], parts[1].split("?", 1)[0], headers, body, sock)
+    return Request(parts[0], parts[1].split("?", 1)[0], headers, body, sock, _keep_alive(parts[2], headers))
+
+
+def _keep_alive(version: str, headers: dict[str, str]) -> bool:
+    wish = headers.get("connection", "").lower()
+    return wish == "keep-alive" if version == "HTTP/1.0" else wish != "close"
 
 
 def _read_headers(reader: Any) -> dict[str, str]:
@@ -184,10 +191,10 @@ def _head(status: int, content_type: str, length: str, keep: bool) -> bytes:
     ).encode()
 
 
-def _send_stream(sock: socket.socket, reply: Stream) -> bool:
+def _send_stream(sock: socket.socket, reply: Stream, *, keep: bool) -> bool:
     """Send the head together with the first chunk: a generator that has begun is one whose ``finally`` will run."""
     chunks = reply.chunks
-    head = _head(200, reply.content_type, "transfer-encoding: chunked", keep=True)
+    head = _head(200, reply.content_type, "transfer-encoding: chunked", keep=keep)
     try:
         for chunk in chunks:
             sock.sendall(head + f"{len(chunk):x}\r\n".encode() + chunk + b"\r\n")
@@ -195,7 +202,7 @@ def _send_stream(sock: socket.socket, reply: Stream) -> bool:
         sock.sendall(head + b"0\r\n\r\n")
     finally:
         chunks.close()
-    return True
+    return keep
 
 
 NOT_FOUND = json_response({"detail": "Not Found"}, 404)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-KV_CACHE_DTYPES = (
-    "auto", "bfloat16", "float16", "fp8", "fp8_ds_mla", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "nvfp4",
-)  # fmt: skip
+KV_CACHE_DTYPES = ("auto", "bfloat16", "fp8", "fp8_ds_mla", "fp8_e4m3", "fp8_e5m2", "fp8_inc")
 _SWITCHES = (
     "enforce-eager", "trust-remote-code", "return-tokens-as-token-ids", "enable-prefix-caching",
     "enable-auto-tool-choice", "enable-chunked-prefill", "enable-expert-parallel", "disable-log-requests",

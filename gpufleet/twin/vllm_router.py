@@ -18,8 +18,9 @@ from gpufleet.twin.httpd import HttpServer
 from gpufleet.twin.nodefacts import NodeFacts, bind_address, die, log, node_facts, require
 from gpufleet.twin.vllm_router_app import RouterApp, Worker, Workers
 
-_SHORTEST_WAIT = 0.05
-_SHORTEST_INTERVAL = 0.5
+_SHORTEST_WAIT = 0.2
+_SHORTEST_INTERVAL = 1.0
+"""Real seconds: however fast simulated time runs, waiting must not cost the machine's CPU."""
 
 
 def main(argv: list[str]) -> int:

@@ -38,6 +38,8 @@ GLM5_VRAM_GB = 893
 GLM5_CONTEXT = 202752
 TINY_CONTEXT = 32768
 MINIMUM_DRIVER = 580
+SPARSE_MLA_GPUS = ("H100", "H200", "H20", "GH200", "B200", "B300", "GB200", "GB300")
+"""GLM-5's sparse attention has no kernel for anything older than Hopper."""
 CONNECTORS = (
     "NixlConnector", "TileRTConnector", "MultiConnector", "LMCacheConnectorV1", "OffloadingConnector",
     "SharedStorageConnector", "ExampleConnector", "MooncakeConnector", "P2pNcclConnector",
@@ -69,8 +71,9 @@ def main(argv: list[str]) -> int:
     speculative = _json_flag(args.speculative_config, "speculative-config")
     _require_hardware(args, facts)
     glm5 = _check_model(args.model)
-    if args.max_model_len is None:
-        args.max_model_len = GLM5_CONTEXT if glm5 else TINY_CONTEXT
+    _settle_length(args, GLM5_CONTEXT if glm5 else TINY_CONTEXT)
+    if glm5 and facts.gpu_model not in SPARSE_MLA_GPUS:
+        die("ValueError: No valid attention backend found for cuda: FLASHMLA_SPARSE needs compute capability 9.0")
     _load(args, facts, glm5=glm5)
     server = _start(args, facts, kv, speculative)
     log("INFO:     Application startup complete.")
@@ -166,6 +169,16 @@ def _require_hardware(args: argparse.Namespace, facts: NodeFacts) -> None:
     if tp > facts.gpu_count:
         die(f"ValueError: World size ({tp}) is larger than the number of available GPUs ({facts.gpu_count}) "
             "in this node.")  # fmt: skip
+
+
+def _settle_length(args: argparse.Namespace, longest: int) -> None:
+    if args.max_model_len is None:
+        args.max_model_len = longest
+    if args.max_model_len > longest:
+        die(
+            f"ValueError: User-specified max_model_len ({args.max_model_len}) is greater than the derived "
+            f"max_model_len (max_position_embeddings={longest}.0 or model_max_length=None in model's config.json)."
+        )
 
 
 def _check_model(model: str) -> bool:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 import json
+import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
+import openai
 import pytest
 
 from gpufleet.twin import answers
@@ -186,3 +189,28 @@ def test_bodies_that_are_no_json_are_refused(server: Server) -> None:
     reply = httpx.post(f"{server.url}/v1/chat/completions", content=b"{nope")
     assert reply.status_code == 400
     assert json.loads(reply.text)["error"]["type"] == "BadRequestError"
+
+
+def test_the_official_client_is_content(machines: Machines) -> None:
+    server = machines.vllm().ready()
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="any") as client:
+        question: list[Any] = [{"role": "user", "content": "hello client"}]
+        whole = client.chat.completions.create(model="glm5", messages=question)
+        assert whole.choices[0].message.content == "You said: hello client"
+        stream = client.chat.completions.create(model="glm5", messages=question, stream=True)
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == "You said: hello client"
+        with pytest.raises(openai.NotFoundError):
+            client.chat.completions.create(model="other", messages=question)
+        assert [model.id for model in client.models.list()] == ["glm5"]
+
+
+def test_a_http_1_0_client_gets_its_connection_closed(server: Server) -> None:
+    with socket.create_connection((server.host, 8000), timeout=10) as sock:
+        sock.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+        assert b"200 OK" in b"".join(iter(lambda: sock.recv(4096), b""))
+
+
+def test_many_requests_at_once_each_get_their_own_answer(server: Server) -> None:
+    texts = [f"request number {number}" for number in range(30)]
+    with ThreadPoolExecutor(15) as pool:
+        assert list(pool.map(server.say, texts)) == [f"You said: {text}" for text in texts]
