@@ -48,11 +48,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(size - start))
         self.end_headers()
         self.wfile.flush()
-        while start < size:
-            sent = os.sendfile(self.connection.fileno(), file.fileno(), start, min(size - start, 1 << 26))
-            if sent == 0:
-                break
-            start += sent
+        if start < size:
+            self.connection.sendfile(file, start, size - start)
 
     def log_message(self, *_):
         """One line per request of hundreds of files is noise."""
