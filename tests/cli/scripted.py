@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar
 
 from gpufleet.domain.nodes import NodeName, Role
 from gpufleet.domain.progress import Progress, ProgressState
@@ -14,6 +14,7 @@ from gpufleet.planning.model import Action, ActionKind, FieldChange, Plan
 from gpufleet.remote.machine import Completed
 from tests.reporting.values import NOW, bill, offer, status
 
+T = TypeVar("T")
 DECODE = NodeName("decode", 0)
 
 
@@ -32,6 +33,9 @@ class Engine:
     drifted: tuple[FieldChange, ...] = ()
     calls: list[str] = field(default_factory=list)
     arguments: dict[str, Any] = field(default_factory=dict)
+
+    def check(self, session: Any) -> None:
+        self._called("check", None)
 
     def make_plan(self, session: Any) -> Plan:
         return self._called("make_plan", self.plan)
@@ -76,7 +80,7 @@ class Engine:
     def render(self, session: Any, what: str, node: NodeName | None) -> str:
         return self._called("render", f"{what} for {node}")
 
-    def _called(self, name: str, value: Any) -> Any:
+    def _called(self, name: str, value: T) -> T:
         self.calls.append(name)
         if name in self.fails:
             raise self.fails[name]

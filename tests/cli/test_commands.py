@@ -15,7 +15,7 @@ import gpufleet.engine
 from gpufleet.cli.commands.ask import stats_line
 from gpufleet.cli.main import main
 from gpufleet.domain.nodes import NodeName
-from gpufleet.errors import EndpointFailed, Interrupted, NodeFailed, StillBilling
+from gpufleet.errors import EndpointFailed, Interrupted, InvalidFleet, NodeFailed, StillBilling
 from gpufleet.planning.model import ActionKind, FieldChange
 from tests.cli.scripted import Answered, Engine, nothing_rented, plan_of
 
@@ -110,7 +110,7 @@ def test_a_plan_above_the_budget_ends_as_an_invalid_fleet(
 
 def test_up_refuses_to_spend_when_it_cannot_ask(engine: Engine, run: Run) -> None:
     ran = run("up")
-    assert (ran.code, engine.calls) == (7, ["make_plan"])
+    assert (ran.code, engine.calls) == (7, ["check", "make_plan"])
     assert "$41.50/h" in ran.err
     assert f"next: gpufleet up {QUICKSTART} --yes" in ran.err
     assert ran.out == ""
@@ -118,7 +118,7 @@ def test_up_refuses_to_spend_when_it_cannot_ask(engine: Engine, run: Run) -> Non
 
 def test_up_with_yes_shows_the_plan_and_progress_on_stderr_and_the_status_on_stdout(engine: Engine, run: Run) -> None:
     ran = run("up", "--yes")
-    assert (ran.code, engine.calls) == (0, ["make_plan", "up"])
+    assert (ran.code, engine.calls) == (0, ["check", "make_plan", "up"])
     assert "create" in ran.err
     assert "decode/0 boot" in ran.err
     assert "1 node done in" in ran.err
@@ -134,14 +134,20 @@ def test_up_as_json_keeps_stdout_for_the_document(engine: Engine, run: Run) -> N
 def test_up_without_changes_says_so_asks_nothing_and_still_checks_the_service(engine: Engine, run: Run) -> None:
     engine.plan = plan_of(ActionKind.KEEP)
     ran = run("up")
-    assert (ran.code, engine.calls) == (0, ["make_plan", "up"])
+    assert (ran.code, engine.calls) == (0, ["check", "make_plan", "up"])
     assert "nothing to change" in ran.err
+
+
+def test_up_looks_at_this_machine_before_it_shows_a_plan(engine: Engine, run: Run) -> None:
+    engine.fails["check"] = InvalidFleet("haproxy is not installed", hint="sudo apt-get install haproxy")
+    ran = run("up", "--yes")
+    assert (ran.code, engine.calls) == (3, ["check"])
 
 
 def test_up_does_not_start_a_plan_with_problems(engine: Engine, run: Run) -> None:
     engine.plan = plan_of(problems=("no offer",))
     assert run("up", "--yes").code == 4
-    assert engine.calls == ["make_plan"]
+    assert engine.calls == ["check", "make_plan"]
 
 
 @pytest.mark.parametrize("stop", [Interrupted("interrupted", where="decode/0"), KeyboardInterrupt()])
