@@ -162,7 +162,8 @@ def test_only_asked_for_variables_are_inside(root: Path, tmp_path: Path) -> None
     (tmp_path / "env").write_text("# comment\nFROM_FILE=with spaces\nHOME\nABSENT\n")
     docker(root, "pull", "ubuntu")
     done = run(
-        root, "docker", "run", "--rm", "--env-file", str(tmp_path / "env"), "-e", "GIVEN=1", "-e", "PASSED", "ubuntu", "env",
+        root, "docker", "run", "--rm", "--env-file", str(tmp_path / "env"), "-e", "GIVEN=1", "-e", "PASSED",
+        "ubuntu", "env",
         env={"PASSED": "on", "SECRET": "never"},
     )  # fmt: skip
     env = dict(line.split("=", 1) for line in done.stdout.splitlines())
@@ -210,8 +211,8 @@ def test_ps_filters_and_formats(root: Path) -> None:
 
 def test_inspect_tells_labels_mounts_and_policy(root: Path) -> None:
     docker(
-        root, "run", "-d", "--name", "web", "--label", "a.b=c", "-v", f"{root}/work:{root}/work:ro", "--restart", "always",
-        "-e", "K=V", "ubuntu", "sleep", "93",
+        root, "run", "-d", "--name", "web", "--label", "a.b=c", "-v", f"{root}/work:{root}/work:ro",
+        "--restart", "always", "-e", "K=V", "ubuntu", "sleep", "93",
     )  # fmt: skip
     assert inspect(root, "web", '{{index .Config.Labels "a.b"}}/{{index .Config.Labels "none"}}') == "c/"
     assert inspect(root, "web", "{{.HostConfig.RestartPolicy.Name}} {{json .Config.Cmd}}") == 'always ["sleep","93"]'
@@ -240,7 +241,7 @@ def test_inspect_tells_labels_mounts_and_policy(root: Path) -> None:
         (["run", "--device", "/dev/nothing", "ubuntu"], 125, 'custom device "/dev/nothing": no such file or directory'),
         (["run", "--gpus", "some", "ubuntu"], 125, 'invalid argument "some" for "--gpus" flag'),
         (["run", "-v", "/tmp:/tmp:rx", "ubuntu"], 125, "invalid mode: rx"),
-        (["run", "--mount", "type=bind,source=/no/such,target=/no/such", "ubuntu"], 125, "bind source path does not exist"),
+        (["run", "--mount", "type=bind,source=/no/x,target=/no/x", "ubuntu"], 125, "bind source path does not exist"),
         (["run", "--env-file", "/no/such", "ubuntu"], 125, "open /no/such: no such file or directory"),
         (["run", "--rm", "ubuntu", "frob"], 127, 'exec: "frob": executable file not found in $PATH'),
         (["run", "no/such:image"], 125, "pull access denied for no/such"),
@@ -314,7 +315,8 @@ def test_a_broken_machine_refuses(tmp_path: Path, facts: dict[str, object], argv
 def test_the_flags_of_the_service_are_taken(root: Path) -> None:
     done = docker(
         root, "run", "-d", "--name", "svc", "--gpus", "all", "--network", "host", "--ipc=host", "--shm-size", "64g",
-        "--cap-add", "IPC_LOCK", "--ulimit", "memlock=-1:-1", "--device", "/dev/infiniband", "--restart", "unless-stopped",
+        "--cap-add", "IPC_LOCK", "--ulimit", "memlock=-1:-1", "--device", "/dev/infiniband",
+        "--restart", "unless-stopped",
         "--log-opt", "max-size=100m", "--log-opt", "max-file=3", "--label", "gpufleet.digest=1", "-e", "A=b",
         "-v", f"{root}/work:{root}/work:ro", "--entrypoint", "sleep", "ubuntu", "96",
     )  # fmt: skip

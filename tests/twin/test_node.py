@@ -198,7 +198,7 @@ def test_a_node_whose_ssh_is_dead_never_listens(tmp_path: Path) -> None:
     node = SshNode(tmp_path / "root", faults=["ssh-dead"])
     node.boot()
     try:
-        eventually(lambda: (node.root / "bin" / "docker").exists())
+        eventually((node.root / "bin" / "docker").exists)
         assert node.process is not None and node.process.poll() is None
         with pytest.raises(OSError):
             node.connect()

@@ -147,7 +147,7 @@ def _table(node: nodefile.Node, gpus: list[dict[str, str]]) -> None:
     print(rule.replace("-", "=").replace("+", "|"))
     for gpu in gpus:
         memory = f"0MiB / {gpu['memory.total']}MiB"
-        print(f"| {gpu['index']:>3}  {gpu['name']:<22}      On  |   {gpu['pci.bus_id']} Off |                    0 |")
+        print(f"| {gpu['index']:>3}  {gpu['name']:<25}      On  |   {gpu['pci.bus_id']} Off |                    0 |")
         print(f"| N/A   35C    P0            118W / 1000W | {memory:>22} |      0%      Default |")
         print("|                                         |                        |             Disabled |")
         print(rule)
