@@ -168,7 +168,7 @@ def wait_for_ssh(
     stop: threading.Event,
     timeout: float = 20.0,
 ) -> SshMachine:
-    """`connect`, tried again until it works: with back-off of up to 5 s, jittered so that nodes do not move in step.
+    """`connect`, tried again until it works: with back-off of up to 2 s, jittered so that nodes do not move in step.
 
     A refused login is tried again too (a booting host installs keys late), a changed host key never.
 
@@ -184,7 +184,7 @@ def wait_for_ssh(
 
     retrying = Retrying(
         retry=retry_if_exception_type((ConnectionLost, LoginRefused)),
-        wait=wait_random_exponential(multiplier=0.2, max=5),
+        wait=wait_random_exponential(multiplier=0.2, max=2),
         stop=over,
         sleep=sleep_using_event(stop),
         reraise=True,
