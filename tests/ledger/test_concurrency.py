@@ -33,12 +33,20 @@ def test_fifty_threads_write_and_read_at_once(store: Store) -> None:
     assert store.open_intents("f") == []
 
 
+def test_threads_wait_for_each_other_in_turn_and_not_by_luck(tmp_path: Path) -> None:
+    with Store.open(tmp_path, busy_seconds=0) as store, ThreadPoolExecutor(20) as pool:
+        list(pool.map(lambda number: live(store, number), range(20)))
+        assert store.open_obligations() == []
+
+
 WRITER = """
 import sys
 from gpufleet.ledger.store import Store
+from tests.ledger.builders import rent
 with Store.open(sys.argv[1]) as store:
-    for number in range(100):
-        store.log_event("f", None, f"{sys.argv[2]}-{number}")
+    for number in range(40):
+        name = f"{sys.argv[2]}-{number}"
+        rent(store, name, name)
 """
 
 
@@ -48,6 +56,5 @@ def test_processes_write_at_once_and_lose_nothing(location: Path | str) -> None:
     running = [subprocess.Popen([sys.executable, "-c", WRITER, str(location), name]) for name in names]
     assert [process.wait(120) for process in running] == [0, 0, 0]
     with Store.open(location) as store:
-        kinds = [event.kind for event in store.events("f")]
-    for name in names:
-        assert [k for k in kinds if k.startswith(name)] == [f"{name}-{n}" for n in range(100)]
+        assert {r.key for r in store.rentals("f")} == {f"{name}-{n}" for name in names for n in range(40)}
+        assert len(store.open_obligations("f")) == 120

@@ -50,6 +50,15 @@ def test_a_price_that_changes_holds_from_when_it_was_seen(store: Store, clock: C
     assert made.usd_per_hour == 72
 
 
+def test_a_price_seen_after_the_end_changes_nothing_before_it(store: Store, clock: Clock) -> None:
+    rent(store, usd_per_hour=Decimal(36))
+    end = clock.now + timedelta(seconds=50)
+    clock.pass_seconds(100)
+    store.update_rental(instance(usd_per_hour=Decimal(72), ended_at=end))
+    confirm_gone(store)
+    assert bill(store, "f", clock.now).total == Decimal("0.5")
+
+
 def test_ten_thousand_rentals_of_a_tenth_are_exact(store: Store, clock: Clock) -> None:
     rent(store, usd_per_hour=Decimal("0.1"))
     clock.pass_seconds(3600 * 10_000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
@@ -98,22 +99,28 @@ def test_it_is_free_again_after_an_error(location: Path | str) -> None:
     assert holder(location, "f") is None
 
 
-def test_looking_at_the_holder_never_makes_a_run_fail(tmp_path: Path) -> None:
-    done = threading.Event()
-
-    def look() -> None:
-        while not done.is_set():
-            holder(tmp_path, "f")
-
-    looking = threading.Thread(target=look)
-    looking.start()
+@contextmanager
+def somebody_looks(location: Path) -> Iterator[int]:
+    """The instant in which `holder` has the lock shared."""
+    holder(location, "f")
+    looking = os.open(location / "locks" / "f.lock", os.O_RDWR)
+    fcntl.flock(looking, fcntl.LOCK_SH)
     try:
-        for _ in range(50):
-            with fleet_lock(tmp_path, "f", command="up", wait=30):
-                pass
+        yield looking
     finally:
-        done.set()
-        looking.join()
+        os.close(looking)
+
+
+def test_two_who_look_do_not_see_each_other(tmp_path: Path) -> None:
+    with somebody_looks(tmp_path):
+        assert holder(tmp_path, "f") is None
+
+
+def test_a_look_never_makes_a_run_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with somebody_looks(tmp_path) as looking:
+        monkeypatch.setattr("gpufleet.ledger.lock.time.sleep", lambda _: fcntl.flock(looking, fcntl.LOCK_UN))
+        with fleet_lock(tmp_path, "f", command="up"):
+            pass
 
 
 def test_a_half_written_signature_is_no_error(tmp_path: Path) -> None:

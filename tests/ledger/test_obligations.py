@@ -102,3 +102,9 @@ def test_all_fleets_can_be_asked_at_once(store: Store) -> None:
 def test_an_unknown_obligation_is_an_error(store: Store) -> None:
     with pytest.raises(LedgerConflict):
         store.record_observation(12345, gone=True)
+
+
+def test_an_end_that_was_decided_before_the_rental_was_recorded_stands(store: Store) -> None:
+    store.oblige("mock", "i-0", fleet="f", reason="named in the body of an error")
+    rent(store)
+    assert [o.state for o in store.open_obligations()] == [ObligationState.ENDING]

@@ -106,3 +106,18 @@ def brute_force(needs: dict[str, int], offers: dict[str, list[Offer]]) -> tuple[
         if prices:
             return size, min(prices)
     return 0, Decimal(0)
+
+
+def test_a_region_that_one_pool_names_holds_for_all() -> None:
+    offers = market(
+        offer(H200, "10", "east"), offer(B200, "10", "east"), offer(H200, "30", "west"), offer(B200, "40", "west")
+    )
+    made = plan(want(fleet(pools={"decode": {"region": "west"}})), Observed(offers=offers), NOW)
+    assert taken(made) == {"prefill/0": "h200-west-30", "decode/0": "b200-west-40"}
+
+
+def test_a_region_that_has_all_beats_a_cheaper_one_that_has_not() -> None:
+    offers = market(offer(H200, "10", "east"), offer(H200, "30", "west"), offer(B200, "40", "west"))
+    made = plan(want(fleet()), Observed(offers=offers), NOW)
+    assert made.refusal is None
+    assert taken(made) == {"prefill/0": "h200-west-30", "decode/0": "b200-west-40"}

@@ -224,3 +224,30 @@ def test_roles_are_told() -> None:
     assert "B200:8 for fast missing" in (made.refusal or "")
     named = plan(want(fleet()), Observed(offers=market(offer(H200), offer(B200))), NOW)
     assert [action.role for action in named.actions] == [Role.PREFILL, Role.DECODE]
+
+
+@pytest.mark.parametrize(
+    "worse",
+    [
+        {"state": InstanceState.PREEMPTED},
+        {"gpu": GpuShape("H100", 8)},
+    ],
+)
+def test_a_rental_that_could_serve_is_worth_more_than_one_that_cannot(worse: dict[str, object]) -> None:
+    for ids in (("i-a", "i-b"), ("i-b", "i-a")):
+        good = node("decode/0", instance_id=ids[0], serving=Serving.SICK)
+        bad = node("decode/0", **{"instance_id": ids[1], **worse})
+        made = plan(want(fleet()), Observed([bad, good, node("prefill/0")], ENOUGH), NOW)
+        assert steps(made) == ["terminate decode/0", "update decode/0", "keep prefill/0"]
+        assert made.actions[0].instance_id == ids[1]
+
+
+def test_a_rental_that_was_never_brought_up_is_not_taken_for_ready() -> None:
+    made = plan(want(fleet()), Observed([node("prefill/0"), node("decode/0", settings={})]), NOW)
+    assert steps(made) == ["update decode/0", "keep prefill/0"]
+
+
+def test_hardware_is_compared_with_the_rental_not_with_old_settings() -> None:
+    old = {**settings(NodeName("decode", 0)), "region": "", "gpu": "b200:8"}
+    made = plan(want(fleet()), Observed([node("prefill/0"), node("decode/0", settings=old)]), NOW)
+    assert not made.changes
