@@ -47,6 +47,14 @@ gf_rdma_ports() {
   printf '%s' "$gf_found"
 }
 
+# The size is told; what is free changes all the time, so it is kept for steps only, as the fact disk_free_bytes.
+gf_disk_facts() {
+  # shellcheck disable=SC2046 # two numbers
+  set -- $(df -B1 --output=size,avail "$GF_WORK" 2>/dev/null | tail -n 1)
+  gf_fact disk_bytes "${1-}"
+  [ -z "${2-}" ] || printf '%s\n' "$2" >"$GF_JOB_DIR/facts/disk_free_bytes"
+}
+
 gf_os() {
   # shellcheck source=/dev/null
   [ -r /etc/os-release ] && . /etc/os-release && printf '%s' "${PRETTY_NAME-}"
@@ -58,7 +66,7 @@ gf_gather() {
   gf_comma=
   gf_gpu_facts
   gf_fact rdma_ports "$(gf_rdma_ports)"
-  gf_fact disk_free_bytes "$(df -B1 --output=avail "$GF_WORK" 2>/dev/null | tail -n 1 | tr -d ' ')"
+  gf_disk_facts
   gf_fact ram_bytes "$(free -b 2>/dev/null | awk '/^Mem:/ { print $2 }')"
   gf_fact cpus "$(nproc 2>/dev/null)"
   gf_fact kernel "$(uname -r)"

@@ -133,9 +133,14 @@ def test_files_of_a_playbook_are_there_for_its_steps(machine: LocalMachine, tmp_
 
 
 def test_the_fingerprint_is_the_first_event(machine: LocalMachine, tmp_path: Path) -> None:
-    events = run(machine, make_job(tmp_path, step('[ "$(fact cpus)" = "$(nproc)" ]'), fingerprint=True))
+    events = run(
+        machine,
+        make_job(
+            tmp_path, step('[ "$(fact cpus)" = "$(nproc)" ]; [ "$(fact disk_free_bytes)" -gt 0 ]'), fingerprint=True
+        ),
+    )
     assert events[0].kind == "fingerprint"
-    assert {"ram_bytes", "cpus", "kernel", "os", "disk_free_bytes"} <= events[0].data.keys()
+    assert {"ram_bytes", "cpus", "kernel", "os", "disk_bytes"} <= events[0].data.keys()
 
 
 def test_events_carry_the_time_of_the_node(machine: LocalMachine, tmp_path: Path) -> None:
