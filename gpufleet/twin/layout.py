@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import shlex
-import shutil
 import sys
 from pathlib import Path
 
@@ -37,6 +35,8 @@ def prepare_root(root: Path, spec: dict[str, Any]) -> None:
         root: the node's directory; absolute.
         spec: the content of its ``node.json``.
     """
+    import shutil  # the docker stand-in takes a name from here, and every millisecond of its start counts
+
     for folder in (
         "bin",
         "home",
@@ -62,6 +62,8 @@ def prepare_root(root: Path, spec: dict[str, Any]) -> None:
 
 def wrapper(root: Path, tool: str, *, before: str = "") -> str:
     """Text of a script that starts a stand-in; ``before`` is shell text that runs first."""
+    import shlex
+
     launcher = Path(__file__).with_name("launcher.py")
     command = f"exec {shlex.quote(sys.executable)} -I -S {shlex.quote(str(launcher))} {tool}"
     return f'#!/bin/sh\n{before}export TWIN_ROOT={shlex.quote(str(root))}\n{command} "$@"\n'
@@ -81,6 +83,8 @@ def write_program(path: Path, text: str) -> None:
 
 
 def _host_python(root: Path) -> str:
+    import shlex
+
     pip = shlex.quote(str(root / "bin" / "pip"))
     python = shlex.quote(getattr(sys, "_base_executable", sys.executable))
     return f'#!/bin/sh\nif [ "$1 $2" = "-m pip" ]; then shift 2; exec {pip} "$@"; fi\nexec {python} "$@"\n'

@@ -5,19 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import shutil
-import signal
 import sys
 import time
 
 from gpufleet.twin import nodefile, packages
-from gpufleet.twin.docker import show, supervisor
-from gpufleet.twin.docker.create import RUN, make_container, not_executable
+from gpufleet.twin.docker import lifecycle, show, supervisor
 from gpufleet.twin.docker.errors import DockerError, daemon
 from gpufleet.twin.docker.flags import Command, pairs
 from gpufleet.twin.docker.images import Images
-from gpufleet.twin.docker.store import Container, Containers, kill_group
+from gpufleet.twin.docker.store import Container, Containers
 from gpufleet.twin.docker.template import render
 
 TYPE_CHECKING = False
@@ -186,16 +183,20 @@ class Docker:
         return build(self._node, options, words)
 
     def do_run(self, argv: list[str]) -> int:
+        from gpufleet.twin.docker.create import RUN, make_container
+
         options, words = RUN.parse(argv)
         RUN.at_least(words, 1)
         container = make_container(self._node, self._containers, options, words)
         if options["detach"]:
-            self._start(container)
+            lifecycle.start(container)
             print(container.id)
             return 0
-        return self._attend(*self._start(container, attached=True))
+        return lifecycle.attend(*lifecycle.start(container, attached=True))
 
     def do_create(self, argv: list[str]) -> int:
+        from gpufleet.twin.docker.create import RUN, make_container
+
         options, words = RUN.parse(argv)
         RUN.at_least(words, 1)
         print(make_container(self._node, self._containers, options, words).id)
@@ -203,29 +204,31 @@ class Docker:
 
     def do_start(self, argv: list[str]) -> int:
         _, words = Command("start").parse(argv)
-        return self._each(words, self._start_again)
+        return self._each(words, lambda c: lifecycle.start_again(self._containers, c))
 
     def do_restart(self, argv: list[str]) -> int:
         options, words = Command("restart", values="--time/--timeout/-t").parse(argv)
-        return self._each(words, lambda container: self._restart(container, options["time"]))
+        return self._each(words, lambda container: lifecycle.restart(self._containers, container, options["time"]))
 
     def do_stop(self, argv: list[str]) -> int:
         options, words = Command("stop", values="--time/--timeout/-t --signal/-s").parse(argv)
-        return self._each(words, lambda container: self._stop(container, options["time"]))
+        return self._each(words, lambda container: lifecycle.stop(container, options["time"]))
 
     def do_kill(self, argv: list[str]) -> int:
         options, words = Command("kill", values="--signal/-s").parse(argv)
-        return self._each(words, lambda container: self._kill(container, options["signal"] or "KILL"))
+        return self._each(words, lambda container: lifecycle.kill(container, options["signal"] or "KILL"))
 
     def do_rm(self, argv: list[str]) -> int:
         options, words = Command("rm", switches="--force/-f --volumes/-v").parse(argv)
-        return self._each(words, lambda c: self._remove(c, force=options["force"]), missing_is_fine=options["force"])
+        return self._each(
+            words, lambda c: lifecycle.remove(c, force=options["force"]), missing_is_fine=options["force"]
+        )
 
     def do_wait(self, argv: list[str]) -> int:
         _, words = Command("wait").parse(argv)
         for word in words:
             container = self._containers.get(word)
-            _wait_for_end(container)
+            lifecycle.wait_for_end(container)
             print(container.state()["exit_code"])
         return 0
 
@@ -333,84 +336,6 @@ class Docker:
                 print(problem.message, file=sys.stderr)
                 status = status if missing_is_fine and "No such container" in problem.message else 1
         return status
-
-    def _start(self, container: Container, *, attached: bool = False) -> tuple[int, Any]:
-        try:
-            return supervisor.start(container, attached=attached)
-        except OSError:
-            if container.config["remove"]:
-                container.remove()
-            raise not_executable(container) from None
-
-    def _start_again(self, container: Container) -> None:
-        with self._containers.locked():
-            if not container.running:
-                self._start(container)
-
-    def _restart(self, container: Container, timeout: str) -> None:
-        self._stop(container, timeout)
-        self._start_again(container)
-
-    def _stop(self, container: Container, timeout: str, number: int = signal.SIGTERM) -> None:
-        (container.folder / "stop").touch()
-        state = container.state()
-        if not container.running:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(state["supervisor"], signal.SIGUSR1)  # ends a wait before the next start
-            if state["pid"]:
-                os.kill(state["pid"], number)
-        if not _wait_for_end(container, float(timeout or container.config["stop_timeout"])):
-            kill_group(container.state()["pid"], signal.SIGKILL)
-            _wait_for_end(container)
-
-    def _kill(self, container: Container, name: str) -> None:
-        if not container.running:
-            raise daemon(f"cannot kill container: {container.name}: container {container.id} is not running")
-        number = int(name) if name.isdecimal() else int(signal.Signals[f"SIG{name.removeprefix('SIG')}"])
-        if number == signal.SIGKILL:
-            self._stop(container, "5", signal.SIGKILL)
-        else:
-            os.kill(container.state()["pid"], number)
-
-    def _remove(self, container: Container, *, force: bool) -> None:
-        if container.running:
-            if not force:
-                problem = "container is running: stop the container before removing or force remove"
-                raise daemon(f'cannot remove container "/{container.name}": {problem}')
-            self._stop(container, "5", signal.SIGKILL)
-        container.remove()
-
-    def _attend(self, pid: int, report: Any) -> int:
-        """Stay with a container in the foreground: hand signals on, and end with its exit status."""
-
-        def hand_on(number: int, _: object) -> None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, hand_on)
-        for line in report:
-            values = json.loads(line)
-            pid = values.get("pid", pid)
-            if "exit" in values:
-                return int(values["exit"])
-        return 137
-
-
-def _wait_for_end(container: Container, seconds: float | None = None) -> bool:
-    """Wait until a container's supervisor is gone; false when the time is over first."""
-    if not container.running:
-        return True
-    try:
-        fd = os.pidfd_open(container.state()["supervisor"])
-    except ProcessLookupError:
-        return True
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    ended = bool(poll.poll(None if seconds is None else seconds * 1000))
-    os.close(fd)
-    return ended
 
 
 def _image_rows(image: dict[str, Any], *, whole: bool) -> list[dict[str, Any]]:

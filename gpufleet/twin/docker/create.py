@@ -251,20 +251,3 @@ def _program(config: dict[str, Any]) -> str:
     if config["argv"][0].endswith("/layer/entrypoint.sh"):
         return str(config["argv"][0])
     return shutil.which(config["argv"][0], path=path) or ""
-
-
-def not_executable(container: Container) -> DockerError:
-    """What docker says when the container's program is not in the image."""
-    word = container.config["command"][0]
-    detail = (
-        f'exec: "{word}": executable file not found in $PATH'
-        if "/" not in word
-        else f'exec: "{word}": stat {word}: no such file or directory'
-    )
-    return refused_run(
-        daemon(
-            "failed to create task for container: failed to create shim task: OCI runtime create failed: runc create "
-            f"failed: unable to start container process: error during container init: {detail}: unknown"
-        ).message,
-        127,
-    )

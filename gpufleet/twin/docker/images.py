@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -55,6 +53,8 @@ LAYERS = 6
 
 def digest_of(text: str) -> str:
     """A stable sha256 of a name."""
+    import hashlib  # most commands name no digest
+
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -213,6 +213,8 @@ class Images:
 
     def remove(self, image: dict[str, Any]) -> None:
         """Forget an image."""
+        import shutil
+
         shutil.rmtree(self.layer(image))
 
     def _write(self, image: dict[str, Any]) -> None:

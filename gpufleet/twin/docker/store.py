@@ -10,7 +10,6 @@ import contextlib
 import fcntl
 import json
 import os
-import shutil
 import signal
 from pathlib import Path
 
@@ -69,6 +68,8 @@ class Container:
 
     def remove(self) -> None:
         """Delete the directory."""
+        import shutil  # its import is longer than most commands run
+
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
