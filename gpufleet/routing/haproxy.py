@@ -12,8 +12,6 @@ Choices that are not obvious:
   beside a free server.
 - After a reload the old process serves its streams to their end and the new one counts from zero. A second request that
   a cell may get in that time waits at the cell's pd_router, before its prompt is computed.
-- A large buffer (1 MiB), because parameters can be read only from what fits it, and OpenAI's clients send ``messages``
-  first. Only pages that are written take memory, so idle streams stay small.
 """
 
 from __future__ import annotations
@@ -22,22 +20,11 @@ import re
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
 
-from gpufleet.routing.capabilities import (
-    COLLECTIONS,
-    COMPLETIONS_LISTS,
-    SCALARS,
-    any_name_pattern,
-    filled_pattern,
-    not_neutral_pattern,
-)
-from gpufleet.routing.config import ChannelRule, Probe, RouterConfig, Server
+from gpufleet.routing.config import Probe, RouterConfig, Server
 from gpufleet.routing.errors import CannotRender
 from gpufleet.routing.replies import defaults_replies, json_reply
-from gpufleet.spec.model import RequestClass
+from gpufleet.routing.routes import BUFFER, NATIVE, TILERT, priorities, routes
 
-TILERT = "tilert"
-NATIVE = "native"
-"""The two backends."""
 PROBE_PREFIX = "probe-"
 """Backends that only hold health checks."""
 
@@ -49,9 +36,6 @@ METRICS_SOCKET_FILE = "metrics.sock"
 HEARTBEAT_SOCKET_FILE = "beat.sock"
 STATE_FILE = "server-state"
 
-_BUFFER = 1 << 20
-_LARGEST_READ = _BUFFER - (64 << 10)
-"""Bodies above this may lack their end in the buffer, so their parameters are unknown."""
 _MAX_DIRECTORY = 80
 """HAProxy binds a longer-named socket and renames it; the system's limit is 107 characters."""
 _LOG = "%tr %ci channel=%[var(txn.channel)] %b/%s %HM %HP %ST %tsc queue=%Tw/%sq/%bq first=%Tr total=%Ta bytes=%B"
@@ -129,7 +113,7 @@ def _global(cfg: RouterConfig) -> list[str]:
         "maxconn 4000",
         "no strict-limits",
         "noreuseport",
-        f"tune.bufsize {_BUFFER}",
+        f"tune.bufsize {BUFFER}",
         "log stdout format raw local0",
         f"stats socket {cfg.directory}/{SOCKET_FILE} mode 600 level admin expose-fd listeners",
         f"server-state-file {cfg.directory}/{STATE_FILE}",
@@ -183,75 +167,9 @@ def _front(cfg: RouterConfig) -> list[str]:
         "http-request del-header authorization",
         "acl odd_path path -i -m sub .. %2e",
         f"http-request return status 404 {json_reply('not_found')} unless {{ path_beg /v1/ }} !odd_path",
-        *(line for channel in cfg.channels for line in _priority(channel)),
-        *_routes(cfg),
+        *priorities(cfg),
+        *routes(cfg),
     ]
-
-
-def _priority(channel: ChannelRule) -> Iterator[str]:
-    """HAProxy serves lower classes first; in the fleet file higher is better."""
-    if channel.priority:
-        condition = f"{{ var(txn.channel) -m str {channel.name} }}"
-        yield f"http-request set-priority-class int({-channel.priority}) if {condition}"
-
-
-def _routes(cfg: RouterConfig) -> Iterator[str]:
-    """Which backend a request goes to. Only interactive requests that TileRT can serve whole go to the cells."""
-    if not cfg.cells or not cfg.native:
-        yield f"default_backend {TILERT if cfg.cells else NATIVE}"
-        return
-    interactive = [c.name for c in cfg.channels if c.request_class is RequestClass.INTERACTIVE]
-    if interactive:
-        yield f"acl interactive var(txn.channel) -m str {' '.join(interactive)}"
-        yield from _tilert_can(cfg)
-        yield from _spill(cfg)
-        yield f"use_backend {TILERT} if interactive tilert_path !cannot !spill"
-    yield f"default_backend {NATIVE}"
-
-
-def _tilert_can(cfg: RouterConfig) -> Iterator[str]:
-    """Look into the body, once it is there, for what TileRT's router would refuse or cut."""
-    yield "acl chat path /v1/chat/completions"
-    yield "acl completions path /v1/completions"
-    yield "http-request set-var(txn.tilert) str(maybe) if interactive METH_POST chat"
-    yield "http-request set-var(txn.tilert) str(maybe) if interactive METH_POST completions"
-    yield "acl tilert_path var(txn.tilert) -m found"
-    yield "http-request wait-for-body time 60s if tilert_path"
-    yield f"acl named req.body -m reg '{any_name_pattern()}'"
-    for parameter in SCALARS:
-        yield f"acl has_{_acl(parameter.name)} {_query(parameter.name)} -m reg '{not_neutral_pattern(parameter)}'"
-    for name in COLLECTIONS:
-        yield f"acl has_{name} req.body -m reg '{filled_pattern(name)}'"
-    yield f"acl greedy {_query('temperature')} -m str 0"
-    yield from (_cannot(f"named has_{_acl(p.name)}{' !greedy' * p.greedy_is_fine}") for p in SCALARS)
-    yield from (_cannot(f"named has_{name}") for name in COLLECTIONS)
-    yield f"acl streams {_query('stream')} -m str 1"
-    yield _cannot("completions streams")
-    yield f"acl logprobs {_query('logprobs')} -m found"
-    yield _cannot("completions logprobs")
-    for name in COMPLETIONS_LISTS:
-        yield f"acl list_of_{name} req.body -m reg '{filled_pattern(name)}'"
-        yield _cannot(f"completions list_of_{name}")
-    yield f"acl too_long_to_read req.body_size gt {_LARGEST_READ}"
-    yield _cannot("too_long_to_read")
-    if cfg.without_max_tokens_native:
-        yield f"acl names_length {_query('max_tokens')} -m found"
-        yield f"acl names_length {_query('max_completion_tokens')} -m found"
-        yield _cannot("!names_length")
-    yield "acl cannot var(txn.cannot) -m found"
-
-
-def _cannot(condition: str) -> str:
-    return f"http-request set-var(txn.cannot) str(yes) if tilert_path {condition}"
-
-
-def _spill(cfg: RouterConfig) -> Iterator[str]:
-    """Above this many waiting requests the next ones go native; 0 means: as soon as one would have to wait."""
-    if cfg.spill_queue:
-        yield f"acl spill queue({TILERT}) ge {cfg.spill_queue}"
-        return
-    yield f"acl spill queue({TILERT}) gt 0"
-    yield f"acl spill be_conn_free({TILERT}) le 0"
 
 
 def _tilert(cfg: RouterConfig) -> list[str]:
@@ -321,14 +239,6 @@ def _metrics(cfg: RouterConfig) -> list[str]:
         "http-request use-service prometheus-exporter if { path /metrics }",
         "http-request return status 404",
     ]
-
-
-def _query(name: str) -> str:
-    return f"req.body,json_query('$.{name}')"
-
-
-def _acl(name: str) -> str:
-    return name.replace(".", "_")
 
 
 def _address(host: str, port: int) -> str:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpufleet.routing.errors import RouterGone, RouterRefused
-from gpufleet.routing.haproxy import NATIVE, SOCKET_FILE, TILERT
+from gpufleet.routing.haproxy import SOCKET_FILE
+from gpufleet.routing.routes import NATIVE, TILERT
 
 _SERVER_ROW = "2"
 _COUNTS = ("scur", "qcur", "stot")
