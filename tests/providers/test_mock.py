@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import stat
 from dataclasses import replace
@@ -126,17 +125,6 @@ class TestProcesses:
         root.rmdir()
         provider.terminate(made.instance_id)
         in_state(provider, made.instance_id, State.TERMINATED)
-
-    def test_a_process_of_somebody_else_with_our_old_pid_is_left_alone(self, mock: Place) -> None:
-        provider = mock.open()
-        made = rent(provider)
-        path = market_of(mock) / "market.json"
-        memory = json.loads(path.read_text())
-        memory["rentals"][made.instance_id]["pid"] = os.getpid()
-        path.write_text(json.dumps(memory))
-        provider.terminate(made.instance_id)
-        in_state(provider, made.instance_id, State.TERMINATED)
-        assert control.running(market_of(mock)) == []
 
     def test_two_markets_do_not_touch_each_other(self, mock: Place, tmp_path: Path) -> None:
         (tmp_path / "two").mkdir()

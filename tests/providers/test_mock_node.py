@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet.domain.market import Instance, InstanceState
-from gpufleet.providers.mock import control
+from gpufleet.providers.mock import control, processes
 from gpufleet.providers.mock.options import MockOptions
 from gpufleet.remote.keys import ensure_keypair
 from gpufleet.remote.ssh import wait_for_ssh
@@ -42,6 +44,10 @@ def test_a_rented_node_answers_over_ssh_with_the_key_that_the_market_tells(place
     try:
         assert machine.run('echo "$TWIN_ROOT"').stdout.strip() == instance.ssh.workdir.removesuffix("/work")
         machine.run("setsid sleep 3600 >/dev/null 2>&1 </dev/null & echo")
+        _kill_node(instance)
+        provider.get(made.instance_id)
+        eventually(lambda: _answers(instance))
+        assert len(control.running(market_of(place))) >= 2, "what was detached lives on"
         provider.terminate(made.instance_id)
         in_state(provider, made.instance_id, InstanceState.TERMINATED)
         assert control.running(market_of(place)) == []
@@ -54,6 +60,14 @@ def test_a_dead_node_runs_and_does_not_answer(place: Place) -> None:
     instance = in_state(provider, rent(provider).instance_id, InstanceState.RUNNING)
     eventually((market_of(place) / "nodes" / instance.instance_id / "bin").is_dir)
     assert not _answers(instance)
+
+
+def _kill_node(instance: Instance) -> None:
+    assert instance.ssh is not None
+    for pid in processes.by_root([instance.ssh.workdir.removesuffix("/work")]).popitem()[1]:
+        if b"gpufleet.twin.node" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, signal.SIGKILL)
+    eventually(lambda: not _answers(instance))
 
 
 def _answers(instance: Instance) -> bool:

@@ -13,7 +13,7 @@ from gpufleet.providers.adapter import Adapter, Place
 from gpufleet.providers.base import Account, Capabilities, CreateRequest, TerminateAck
 from gpufleet.providers.errors import AmbiguousOutcome, InstanceNotFound, ProtocolError
 from gpufleet.providers.matching import fits
-from gpufleet.providers.mock import billing, catalog, lifecycle, processes, world
+from gpufleet.providers.mock import billing, catalog, lifecycle, world
 from gpufleet.providers.mock.faults import FaultBook, first, refuse
 from gpufleet.providers.mock.market import Market, Rental, account_id, document
 from gpufleet.providers.mock.options import Fault, MockOptions
@@ -125,9 +125,9 @@ class MockProvider:
         """The market, locked, after the world was made to agree with it."""
         with self._document.locked() as market:
             now = datetime.now(UTC)
-            if world.reconcile(market, now, self._options.node_command):
+            changed = world.reconcile(market, now, self._options.node_command)
+            if billing.settle(self.directory, market, now) or changed:
                 self._document.save(market)
-            billing.settle(self.directory, market, now)
             yield market, now
 
     def _create(self, request: CreateRequest) -> Instance:
@@ -158,7 +158,6 @@ class MockProvider:
         self._document.save(market)
         # From here on the node is rented, whatever becomes of this process; the next call would start it.
         world.reconcile(market, now, self._options.node_command)
-        self._document.save(market)
         return rental
 
     def _answer_badly(self, hits: Sequence[Fault]) -> None:
@@ -200,11 +199,10 @@ class MockProvider:
         seconds = 0.0
         if late:
             seconds = _STILL_RUNNING_SECONDS if late.after is None else late.after
+        # The node's processes go on until the meter stops; the first call after that ends them.
         rental.terminate_at = rental.after(seconds, now)
         rental.lagging_polls = 1
         self._document.save(market)
-        if not late:
-            processes.ask_to_end([rental.root])
 
 
 ADAPTER = Adapter(MockOptions, MockProvider.open)

@@ -41,27 +41,32 @@ class _Statement(BaseModel):
 def read(directory: Path, now: datetime | None = None) -> list[Charge]:
     """Every rental of the market that lives in ``directory``, finished ones first; unrounded USD."""
     now = now or datetime.now(UTC)
-    with document(directory).locked() as market:
-        finished = settle(directory, market, now)
-        billed = {line.instance_id for line in finished}
-        running = [r for r in market.rentals.values() if r.instance_id not in billed]
-        return [*finished, *(_charge(r, now, ended=None) for r in running)]
+    memory = document(directory)
+    with memory.locked() as market:
+        if settle(directory, market, now):
+            memory.save(market)
+        running = [_charge(r, now, ended=None) for r in market.rentals.values() if not r.billed]
+        with _book(directory).locked() as statement:
+            return [*statement.lines, *running]
 
 
-def settle(directory: Path, market: Market, now: datetime) -> list[Charge]:
-    """Write a line for each rental that has ended and has none; returns all lines. Only while the market is locked."""
+def settle(directory: Path, market: Market, now: datetime) -> bool:
+    """Write a line for each rental that has ended and has none; true when the memory changed.
+
+    Only while the market is locked. A caller killed between the line and the memory leaves a line that is found here.
+    """
+    due = [(r, ended) for r in market.rentals.values() if not r.billed and (ended := ends_at(r)) and ended <= now]
+    if not due:
+        return False
     book = _book(directory)
     with book.locked() as statement:
-        billed = {line.instance_id for line in statement.lines}
-        due = [
-            _charge(rental, ended, ended=ended)
-            for rental in market.rentals.values()
-            if rental.instance_id not in billed and (ended := ends_at(rental)) and ended <= now
-        ]
-        if due:
-            statement.lines.extend(sorted(due, key=lambda line: (line.ended or now, line.instance_id)))
-            book.save(statement)
-        return statement.lines
+        written = {line.instance_id for line in statement.lines}
+        lines = [_charge(r, ended, ended=ended) for r, ended in due if r.instance_id not in written]
+        statement.lines.extend(sorted(lines, key=lambda line: (line.ended or now, line.instance_id)))
+        book.save(statement)
+    for rental, _ in due:
+        rental.billed = True
+    return True
 
 
 def _book(directory: Path) -> Document[_Statement]:

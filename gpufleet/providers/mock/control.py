@@ -28,9 +28,9 @@ def stop_all(directory: Path) -> None:
             if ended is None or ended > now:
                 rental.terminate_at, rental.terminating_seconds = now, 0.0
             rental.lagging_polls, rental.swept = 0, True
+        billing.settle(directory, market, now)
         memory.save(market)
         processes.end(_roots(directory))
-        billing.settle(directory, market, now)
 
 
 def _roots(directory: Path) -> list[str]:

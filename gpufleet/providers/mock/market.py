@@ -50,12 +50,11 @@ class Rental(BaseModel):
     terminate_at: datetime | None = None
     lagging_polls: int = 0
     """Reads that still show ``terminating`` after the end."""
-    pid: int | None = None
-    pid_started: int | None = None
-    """Start time in clock ticks, so that a reused pid is not taken for ours."""
     rekeyed: bool = False
     swept: bool = False
     """Every process of the ended node is gone."""
+    billed: bool = False
+    """Its line stands in the bill."""
 
     @property
     def shape(self) -> GpuShape:

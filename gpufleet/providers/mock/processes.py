@@ -7,6 +7,7 @@ however they were started, and it is the only thing by which a process is ever e
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
@@ -25,8 +26,11 @@ _started: list[subprocess.Popen[bytes]] = []
 """Nodes outlive us, so nobody waits for them; kept only to reap those that end while we run."""
 
 
-def start(command: Sequence[str], root: Path) -> int:
-    """Start a node's process, detached from this one; its output goes to ``<root>/node.log``. Returns the pid.
+def keep_running(command: Sequence[str], root: Path) -> None:
+    """Start a node's process, detached from this one, unless it runs; its output goes to ``<root>/node.log``.
+
+    The node inherits a kernel lock on ``<root>/node.lock`` and holds it as long as it lives. So whoever asks next knows
+    whether it runs, even when the starter was killed right after the start.
 
     The environment is a fresh one: nothing of the caller's (its secrets above all) reaches the node.
 
@@ -34,43 +38,22 @@ def start(command: Sequence[str], root: Path) -> int:
         ProtocolError: it cannot be started.
     """
     reap()
-    environment = {
-        "PATH": os.environ.get("PATH", os.defpath),
-        "HOME": str(root),
-        "LANG": "C.UTF-8",
-        "PYTHONPATH": str(Path(gpufleet.__file__).resolve().parent.parent),
-        "TWIN_ROOT": str(root),
-    }
     try:
-        with (root / "node.log").open("ab") as log:
-            process = subprocess.Popen(
-                [*command, str(root)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=root,
-                env=environment,
-                start_new_session=True,
-            )
+        lock = os.open(root / "node.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _start(command, root, lock)
+        except BlockingIOError:
+            return
+        finally:
+            os.close(lock)
     except OSError as error:
         raise ProtocolError(f"the node's program cannot be started: {error.strerror}", where=str(root)) from error
-    _started.append(process)
-    return process.pid
 
 
 def reap() -> None:
     """Collect the exit status of nodes that this process started and that have ended."""
     _started[:] = [process for process in _started if process.poll() is None]
-
-
-def start_time(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None when it is gone or a zombie."""
-    try:
-        text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    fields = text.rpartition(")")[2].split()
-    return None if fields[0] in {"Z", "X"} else int(fields[19])
 
 
 def by_root(roots: Collection[str]) -> dict[str, list[int]]:
@@ -86,21 +69,6 @@ def by_root(roots: Collection[str]) -> dict[str, list[int]]:
     return found
 
 
-def node_of(command: Sequence[str], root: str) -> int | None:
-    """The node process of a root directory, found by its command line."""
-    wanted = b"\0".join(os.fsencode(part) for part in [*command, root]) + b"\0"
-    for pid in by_root([root]).get(root, []):
-        with contextlib.suppress(OSError):
-            if (_PROC / str(pid) / "cmdline").read_bytes() == wanted:
-                return pid
-    return None
-
-
-def ask_to_end(roots: Collection[str]) -> None:
-    """SIGTERM to every process of these root directories; does not wait."""
-    _signal(by_root(roots), signal.SIGTERM)
-
-
 def end(roots: Collection[str]) -> set[str]:
     """SIGKILL every process of these root directories, again and again until none is left.
 
@@ -109,11 +77,35 @@ def end(roots: Collection[str]) -> set[str]:
     deadline = time.monotonic() + _KILL_DEADLINE_S
     left = by_root(roots)
     while left and time.monotonic() < deadline:
-        _signal(left, signal.SIGKILL)
+        for pid in (pid for pids in left.values() for pid in pids):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         reap()
         time.sleep(0.005)
         left = by_root(roots)
     return set(roots) - set(left)
+
+
+def _start(command: Sequence[str], root: Path, lock: int) -> None:
+    environment = {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": str(root),
+        "LANG": "C.UTF-8",
+        "PYTHONPATH": str(Path(gpufleet.__file__).resolve().parent.parent),
+        "TWIN_ROOT": str(root),
+    }
+    with (root / "node.log").open("ab") as log:
+        process = subprocess.Popen(
+            [*command, str(root)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=root,
+            env=environment,
+            start_new_session=True,
+            pass_fds=(lock,),
+        )
+    _started.append(process)
 
 
 def _root_of(pid: int, marks: dict[bytes, str]) -> str | None:
@@ -122,9 +114,3 @@ def _root_of(pid: int, marks: dict[bytes, str]) -> str | None:
     except OSError:
         return None
     return next((marks[variable] for variable in variables if variable in marks), None)
-
-
-def _signal(found: dict[str, list[int]], number: signal.Signals) -> None:
-    for pid in (pid for pids in found.values() for pid in pids):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)

@@ -36,23 +36,14 @@ def reconcile(market: Market, now: datetime, command: Sequence[str]) -> bool:
     for rental in market.rentals.values():
         if not rental.swept and state_at(rental, now) in ALIVE:
             changed |= _reboot_with_new_key(rental, now)
-            changed |= _keep_running(rental, command)
+            # A root deleted by hand is a dead node that can still be terminated.
+            if Path(rental.root).is_dir():
+                processes.keep_running(command, Path(rental.root))
     over = {r.root: r for r in market.rentals.values() if not r.swept and state_at(r, now) in _OVER}
     for root in processes.end(over) if over else ():
-        over[root].swept, over[root].pid, over[root].pid_started = True, None, None
+        over[root].swept = True
         changed = True
     return changed
-
-
-def _keep_running(rental: Rental, command: Sequence[str]) -> bool:
-    if rental.pid is not None and processes.start_time(rental.pid) == rental.pid_started:
-        return False
-    if not Path(rental.root).is_dir():
-        return False  # Deleted by hand: a dead node that can still be terminated.
-    # A caller may have been killed between starting the node and noting its pid.
-    rental.pid = processes.node_of(command, rental.root) or processes.start(command, Path(rental.root))
-    rental.pid_started = processes.start_time(rental.pid)
-    return True
 
 
 def _reboot_with_new_key(rental: Rental, now: datetime) -> bool:
@@ -61,5 +52,5 @@ def _reboot_with_new_key(rental: Rental, now: datetime) -> bool:
         return False
     hostkey.write_new(Path(rental.root) / "host_key")
     processes.end([rental.root])
-    rental.rekeyed, rental.pid, rental.pid_started = True, None, None
+    rental.rekeyed = True
     return True
