@@ -1,41 +1,24 @@
-"""What commands call. Each function is one user action on one open session."""
+"""What commands call. Each function is one user action on one open session.
+
+Imports happen inside the functions: ``status`` must not wait for the SSH and HTTP libraries that ``up`` needs.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
+from gpufleet.domain.nodes import NodeName
 from gpufleet.domain.status import Bill, FleetStatus
-from gpufleet.engine.down import take_down
-from gpufleet.engine.front import Front
-from gpufleet.engine.observe import desired, observed
-from gpufleet.engine.record import read_lock
 from gpufleet.engine.session import Session, now
-from gpufleet.engine.status import fleet_status
-from gpufleet.engine.sweep import refresh
-from gpufleet.engine.talk import ask
-from gpufleet.engine.tools import execute, node_logs, render, ssh_command
-from gpufleet.engine.up import bring_up
 from gpufleet.errors import GpufleetError
-from gpufleet.ledger.lock import fleet_lock
-from gpufleet.planning import planner
-from gpufleet.planning.drift import drift as drift_from
-from gpufleet.planning.model import FieldChange, Plan
 
-__all__ = [
-    "ask",
-    "check",
-    "down",
-    "drift",
-    "execute",
-    "make_plan",
-    "node_logs",
-    "render",
-    "ssh_command",
-    "status",
-    "up",
-]
+if TYPE_CHECKING:
+    from gpufleet.planning.model import FieldChange, Plan
+    from gpufleet.remote.machine import Completed
+    from gpufleet.routing.client import Answer
 
 
 def check(session: Session) -> None:
@@ -45,6 +28,8 @@ def check(session: Session) -> None:
         InvalidFleet: a secret is missing or the certificate cannot be served.
         EndpointFailed: haproxy is missing, or its port is taken.
     """
+    from gpufleet.engine.front import Front
+
     Front(session).check()
 
 
@@ -54,6 +39,10 @@ def make_plan(session: Session) -> Plan:
     Raises:
         ProviderRefused: a provider could not be read.
     """
+    from gpufleet.engine.observe import desired, observed
+    from gpufleet.engine.sweep import refresh
+    from gpufleet.planning import planner
+
     refresh(session)
     return planner.plan(desired(session), observed(session), now())
 
@@ -65,6 +54,8 @@ def up(session: Session, plan: Plan) -> FleetStatus:
         ProviderRefused, NodeFailed, EndpointFailed, StillBilling, FleetBusy: says what, where and what it costs.
         Interrupted: what runs on nodes goes on there; the next `up` continues.
     """
+    from gpufleet.engine.up import bring_up
+
     with _run(session, "up"):
         bring_up(session, plan)
     return status(session)
@@ -76,25 +67,70 @@ def down(session: Session) -> Bill:
     Raises:
         StillBilling: something could not be confirmed gone.
     """
+    from gpufleet.engine.down import take_down
+
     with _run(session, "down"):
         return take_down(session)
 
 
 def status(session: Session, *, live: bool = True) -> FleetStatus:
     """What is; ``live`` asks the providers, else the ledger alone is told."""
+    from gpufleet.engine.status import fleet_status
+
     return fleet_status(session, live=live)
 
 
 def drift(session: Session) -> tuple[FieldChange, ...]:
     """What has moved since the last `up` wrote its record."""
+    from gpufleet.engine.observe import desired
+    from gpufleet.engine.record import read_lock
+    from gpufleet.planning.drift import drift
+
     rentals = session.store.rentals(session.fleet.name)
     fingerprints = {r.node: r.fingerprint for r in rentals if r.fingerprint}
-    return drift_from(read_lock(session.path), desired(session).settings, fingerprints)
+    return drift(read_lock(session.path), desired(session).settings, fingerprints)
+
+
+def ask(session: Session, text: str, *, channel: str | None, max_tokens: int, on_text: Callable[[str], None]) -> Answer:
+    """Stream one answer as a channel. See `gpufleet.engine.talk.ask`."""
+    from gpufleet.engine import talk
+
+    return talk.ask(session, text, channel=channel, max_tokens=max_tokens, on_text=on_text)
+
+
+def node_logs(session: Session, node: NodeName, *, source: str | None, follow: bool, tail: int) -> Iterator[bytes]:
+    """A node's log. See `gpufleet.engine.tools.node_logs`."""
+    from gpufleet.engine import tools
+
+    return tools.node_logs(session, node, source=source, follow=follow, tail=tail)
+
+
+def ssh_command(session: Session, node: NodeName) -> list[str]:
+    """The command line of a shell on a node. See `gpufleet.engine.tools.ssh_command`."""
+    from gpufleet.engine import tools
+
+    return tools.ssh_command(session, node)
+
+
+def execute(session: Session, nodes: Sequence[NodeName], command: str) -> Iterator[tuple[NodeName, Completed]]:
+    """Run a shell line on nodes. See `gpufleet.engine.tools.execute`."""
+    from gpufleet.engine import tools
+
+    return tools.execute(session, nodes, command)
+
+
+def render(session: Session, what: str, node: NodeName | None) -> str:
+    """What would run. See `gpufleet.engine.tools.render`."""
+    from gpufleet.engine import tools
+
+    return tools.render(session, what, node)
 
 
 @contextmanager
 def _run(session: Session, command: str) -> Iterator[None]:
     """Hold the fleet, and note the command's outcome."""
+    from gpufleet.ledger.lock import fleet_lock
+
     store, fleet = session.store, session.fleet
     wait = os.environ.get("GPUFLEET_LOCK_WAIT")
     with fleet_lock(session.ledger, fleet.name, command=command, wait=float(wait) if wait else None):
