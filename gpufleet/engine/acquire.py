@@ -16,6 +16,7 @@ from gpufleet.domain.market import InstanceState, Offer
 from gpufleet.domain.money import usd_per_hour
 from gpufleet.domain.nodes import NodeName
 from gpufleet.domain.status import Serving
+from gpufleet.engine.hosts import LOGIN_SECONDS, is_lent, take_host
 from gpufleet.engine.jobs import NodeJobs
 from gpufleet.engine.listing import Listing
 from gpufleet.engine.machines import BOOT_SLACK, LEAST_BOOT_SECONDS, Machines
@@ -27,6 +28,7 @@ from gpufleet.errors import Interrupted, NodeFailed
 from gpufleet.ledger.records import Rental
 from gpufleet.playbook.job import CompiledJob
 from gpufleet.providers.base import Provider
+from gpufleet.providers.errors import CapacityError
 from gpufleet.remote.errors import HostKeyChanged
 from gpufleet.remote.jobs import run_job
 
@@ -53,9 +55,10 @@ class Acquirer:
         """
         remaining = list(offers)
         rental = held
+        last: NodeFailed | None = None
         for attempt in range(_TRIES):
             fresh = rental is None
-            rental = rental or self._rent(node, remaining, watch)
+            rental = rental or self._rent_after(last, node, remaining, watch)
             try:
                 return self._come_up(rental, watch)
             except (HostKeyChanged, Interrupted):
@@ -67,7 +70,7 @@ class Acquirer:
                 if attempt == _TRIES - 1:
                     raise
                 remaining = _rotated(remaining, rental.offer_id)
-                rental = None
+                rental, last = None, bad
         raise AssertionError("unreachable")
 
     def run(self, rental: Rental, job: CompiledJob, watch: NodeWatch) -> None:
@@ -82,6 +85,17 @@ class Acquirer:
             reconnect=lambda: self.machines.again(rental),
             deadline_seconds=JOB_SECONDS,
         )
+
+    def _rent_after(self, bad: NodeFailed | None, node: NodeName, offers: Sequence[Offer], watch: NodeWatch) -> Rental:
+        """Rent; where nothing else can be had after a bad node, that node is what went wrong."""
+        try:
+            return self._rent(node, offers, watch)
+        except CapacityError as refusal:
+            if bad is None:
+                raise
+            raise NodeFailed(
+                f"{bad.message}; nothing else can be had: {refusal.message}", where=bad.where, hint=bad.hint
+            ) from refusal
 
     def _rent(self, node: NodeName, offers: Sequence[Offer], watch: NodeWatch) -> Rental:
         fleet = self.session.fleet
@@ -103,7 +117,8 @@ class Acquirer:
         watch.phase("boot")
         rental = self._wait_running(rental)
         watch.phase("connect")
-        self.machines.get(rental, within=self._boot_limit(rental))
+        machine = self.machines.get(rental, within=self._boot_limit(rental))
+        take_host(self._provider_of(rental), rental, machine)
         watch.phase("check")
         self.run(rental, self.jobs(rental).check(), watch)
         refreshed = self.session.store.rental(rental.provider, rental.instance_id)
@@ -140,6 +155,8 @@ class Acquirer:
 
     def _boot_limit(self, rental: Rental) -> float:
         """Real seconds that a boot may take."""
+        if is_lent(self._provider_of(rental)):
+            return LOGIN_SECONDS
         offer = self.session.terms.get(rental.key)
         expected = offer.boot_seconds if offer else 300.0
         scale = self._provider_of(rental).caps.time_scale

@@ -11,6 +11,7 @@ from gpufleet.domain.nodes import NodeName
 from gpufleet.engine.session import Session
 from gpufleet.errors import NodeFailed
 from gpufleet.ledger.records import Rental
+from gpufleet.remote.errors import HostKeyChanged
 from gpufleet.remote.keys import KeyPair, ensure_keypair
 from gpufleet.remote.machine import Machine
 from gpufleet.remote.ssh import wait_for_ssh
@@ -63,14 +64,22 @@ class Machines:
 
     def _connect(self, rental: Rental, within: float) -> Machine:
         endpoint = endpoint_of(rental)
-        machine = wait_for_ssh(
-            endpoint,
-            name=str(rental.node),
-            private_key_file=private_key_of(endpoint, self.keys),
-            pinned_host_key=endpoint.host_key,
-            deadline_seconds=within,
-            stop=self._session.stop,
-        )
+        try:
+            machine = wait_for_ssh(
+                endpoint,
+                name=str(rental.node),
+                private_key_file=private_key_of(endpoint, self.keys),
+                pinned_host_key=endpoint.host_key,
+                deadline_seconds=within,
+                stop=self._session.stop,
+            )
+        except HostKeyChanged as changed:
+            path = self._session.path
+            changed.hint = (
+                f"if the host was reinstalled: gpufleet down {path}, correct host_key where the file gives one, "
+                f"gpufleet up {path}; otherwise someone may be in between"
+            )
+            raise
         if endpoint.host_key is None:
             self._session.store.pin_host_key(rental.provider, rental.instance_id, machine.host_key)
         with self._lock:
@@ -93,5 +102,4 @@ def endpoint_of(rental: Rental) -> SshEndpoint:
 
 def private_key_of(endpoint: SshEndpoint, keys: KeyPair) -> Path:
     """The key that logs in there: the inventory's own, else the fleet's."""
-    own = getattr(endpoint, "key_file", None)
-    return Path(own) if own else keys.private_file
+    return Path(endpoint.key_file) if endpoint.key_file else keys.private_file

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from gpufleet.domain.market import Instance, InstanceState
 from gpufleet.domain.money import usd_per_hour
 from gpufleet.domain.progress import Progress, ProgressState
+from gpufleet.engine.hosts import is_lent, leave_host
 from gpufleet.engine.listing import read
 from gpufleet.engine.session import Session
 from gpufleet.errors import Interrupted, ProviderRefused, StillBilling
@@ -28,7 +29,8 @@ _PARALLEL = 16
 def decide_end(session: Session, rental: Rental, reason: str) -> None:
     """Write down that a rental is to end; from here on every run tries until it is gone."""
     session.store.oblige(rental.provider, rental.instance_id, fleet=session.fleet.name, reason=reason)
-    session.sink(Progress(rental.node, "terminate", ProgressState.RUNNING, message=reason))
+    phase = "release" if is_lent(session.provider_named(rental.provider)) else "terminate"
+    session.sink(Progress(rental.node, phase, ProgressState.RUNNING, message=reason))
 
 
 def ending(session: Session) -> list[Obligation]:
@@ -38,6 +40,8 @@ def ending(session: Session) -> list[Obligation]:
 
 def confirm_gone(session: Session, *, give_up: float = CONFIRM_SECONDS) -> None:
     """Terminate everything that is to end, and wait until all of it is confirmed gone.
+
+    A lent host is cleaned up before it is given back: from that moment on it may be somebody else's.
 
     Raises:
         StillBilling: something could not be confirmed within ``give_up`` seconds; says what and what it costs.
@@ -69,6 +73,9 @@ def _terminate(session: Session, obligations: Sequence[Obligation]) -> set[int]:
 
 def _terminate_one(session: Session, obligation: Obligation) -> bool:
     provider = session.provider_named(obligation.provider)
+    rental = session.store.rental(obligation.provider, obligation.ref)
+    if rental is not None and is_lent(provider) and rental.state is not InstanceState.TERMINATED:
+        leave_host(session, provider, rental)
     try:
         ack = read(provider, lambda: provider.terminate(obligation.ref), give_up=5.0)
     except ProviderRefused as refusal:
