@@ -12,6 +12,8 @@ import pytest
 from gpufleet.providers.mock import billing
 from tests.e2e.world import World
 
+pytestmark = pytest.mark.spread
+
 UP_POINTS = ["rent", "boot", "connect", "check", "image", "weights", "convert", "serve", "cell", "router", "probe"]
 
 

@@ -1,0 +1,20 @@
+"""How tests are spread over workers: a file stays together, so that it brings its fleet or server up once.
+
+Files whose tests each bring up a world of their own are marked ``spread`` and go wherever there is room.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "spread: each test of this file may run on any worker")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("spread") is None:
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.split("::", 1)[0]))
+    # The longest ones first, so that no worker is left alone with them at the end.
+    items.sort(key=lambda item: item.get_closest_marker("spread") is None)
