@@ -16,8 +16,9 @@ from gpufleet.domain.market import InstanceState, Offer
 from gpufleet.domain.money import usd_per_hour
 from gpufleet.domain.nodes import NodeName
 from gpufleet.domain.status import Serving
-from gpufleet.engine.hosts import LOGIN_SECONDS, is_lent, take_host
+from gpufleet.engine.hosts import LOGIN_SECONDS, take_host
 from gpufleet.engine.jobs import NodeJobs
+from gpufleet.engine.lent import is_lent
 from gpufleet.engine.listing import Listing
 from gpufleet.engine.machines import BOOT_SLACK, LEAST_BOOT_SECONDS, Machines
 from gpufleet.engine.release import decide_end

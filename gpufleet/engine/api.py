@@ -39,12 +39,13 @@ def make_plan(session: Session) -> Plan:
     Raises:
         ProviderRefused: a provider could not be read.
     """
+    from gpufleet.engine.lent import with_holders
     from gpufleet.engine.observe import desired, observed
     from gpufleet.engine.sweep import refresh
     from gpufleet.planning import planner
 
     refresh(session)
-    return planner.plan(desired(session), observed(session), now())
+    return with_holders(session, planner.plan(desired(session), observed(session), now()))
 
 
 def up(session: Session, plan: Plan) -> FleetStatus:

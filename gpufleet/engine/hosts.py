@@ -6,30 +6,22 @@ other. Nothing of ours may run, and nothing may be cleaned up, on a host whose l
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from gpufleet.domain.progress import Progress, ProgressState
 from gpufleet.engine.jobs import NodeJobs
 from gpufleet.engine.machines import Machines, endpoint_of
 from gpufleet.engine.session import Session
 from gpufleet.errors import NodeFailed
 from gpufleet.ledger.records import Rental
-from gpufleet.planning.model import Plan
-from gpufleet.providers.base import LeasesHosts, Lifetime, Provider
+from gpufleet.providers.base import LeasesHosts, Provider
 from gpufleet.remote.jobs import run_job
 from gpufleet.remote.machine import Machine
 
-LOGIN_SECONDS = 20.0
+LOGIN_SECONDS = 15.0
 """A lent host does not boot for us: one that takes no login by then counts as down."""
 _UNUSED_LOGIN_SECONDS = 5.0
 _CLEANUP_SECONDS = 900.0
 _HELD_BY_ANOTHER = 75
 """Exit status of the lease script, see `LeasesHosts.lease_script`."""
-
-
-def is_lent(provider: Provider) -> bool:
-    """Whether what this provider gives goes on when we give it back."""
-    return provider.caps.lifetime is Lifetime.RELEASE
 
 
 def take_host(provider: Provider, rental: Rental, machine: Machine) -> None:
@@ -53,6 +45,8 @@ def leave_host(session: Session, provider: Provider, rental: Rental) -> None:
     Raises:
         Interrupted: the user asked to stop.
     """
+    if rental.ssh is None or rental.ssh.host_key is None:
+        return  # nobody has logged in there for this rental
     session.sink(Progress(rental.node, "release", message="stopping what runs there"))
     machines = Machines(session)
     try:
@@ -64,19 +58,6 @@ def leave_host(session: Session, provider: Provider, rental: Rental) -> None:
             session.sink(Progress(rental.node, "release", ProgressState.FAILED, message=told))
     finally:
         machines.close()
-
-
-def held_elsewhere(session: Session, plan: Plan) -> tuple[str, ...]:
-    """Who of this state directory holds listed hosts, for a plan that lacks some; a sentence per host."""
-    if not plan.problems:
-        return ()
-    lenders = {provider.name for provider in session.providers() if is_lent(provider)}
-    others = [r for r in session.store.rentals() if r.provider in lenders and r.fleet != session.fleet.name]
-    return tuple(f"host {r.host_id} is leased for {r.node} of fleet {r.fleet}" for r in _by_host(others))
-
-
-def _by_host(rentals: Iterable[Rental]) -> list[Rental]:
-    return sorted(rentals, key=lambda rental: rental.host_id or "")
 
 
 def _clean(session: Session, provider: Provider, rental: Rental, machines: Machines) -> None:

@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from gpufleet.domain.market import Instance, InstanceState
 from gpufleet.domain.money import usd_per_hour
 from gpufleet.domain.progress import Progress, ProgressState
-from gpufleet.engine.hosts import is_lent, leave_host
+from gpufleet.engine.hosts import leave_host
+from gpufleet.engine.lent import is_lent
 from gpufleet.engine.listing import read
 from gpufleet.engine.session import Session
 from gpufleet.errors import Interrupted, ProviderRefused, StillBilling
