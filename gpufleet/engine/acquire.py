@@ -6,9 +6,10 @@ for, and must not hold up the fleet.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from gpufleet.catalog.sizing import needs
 from gpufleet.domain.jobs import JobEvent, JobEventKind
@@ -46,6 +47,8 @@ class Acquirer:
     session: Session
     machines: Machines
     listings: dict[str, Listing]
+    _facts: dict[str, dict[str, str]] = field(default_factory=dict)
+    _facts_lock: threading.Lock = field(default_factory=threading.Lock)
 
     def acquire(self, node: NodeName, held: Rental | None, offers: Sequence[Offer], watch: NodeWatch) -> Rental:
         """A checked node for ``node``: the one already held, or a new rental.
@@ -176,11 +179,20 @@ class Acquirer:
 
     def _listener(self, rental: Rental, watch: NodeWatch) -> Callable[[JobEvent], None]:
         def listen(event: JobEvent) -> None:
-            if event.kind is JobEventKind.FINGERPRINT:
-                self.session.store.set_fingerprint(rental.provider, rental.instance_id, event.data)
+            if event.data:
+                self._learn(rental, event)
             watch.event(event)
 
         return listen
+
+    def _learn(self, rental: Rental, event: JobEvent) -> None:
+        """Keep what a node says of itself, and what its jobs resolved: image digests, the model's commit."""
+        with self._facts_lock:
+            known = self._facts.setdefault(rental.instance_id, dict(rental.fingerprint))
+            if event.kind is JobEventKind.FINGERPRINT:
+                known.clear()
+            known |= event.data
+            self.session.store.set_fingerprint(rental.provider, rental.instance_id, known)
 
     def _provider(self, node: NodeName) -> Provider:
         return self.session.provider(self.session.fleet.provider_of(node.pool))

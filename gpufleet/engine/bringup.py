@@ -149,6 +149,7 @@ class BringUp:
         prefill = self.rentals[cell.prefill]
         self.acquirer.run(prefill, self.jobs(cell.prefill).hello(cell), watch)
         self.acquirer.run(prefill, self.jobs(cell.prefill).pd_router(topology, cell), watch)
+        self.acquirer.run(prefill, self.jobs(cell.prefill).prove(cell), watch)
 
     def _add_native_router(self) -> None:
         natives = self._of(Role.NATIVE)

@@ -18,7 +18,7 @@ from gpufleet.serving.containers import docker_run, launch_digest, node_labels, 
 from gpufleet.serving.expect import hello_expectations
 from gpufleet.serving.images import role_image
 from gpufleet.serving.launch import Launch
-from gpufleet.serving.topology import WEIGHTS_SHARE_PORT, Cell, Topology
+from gpufleet.serving.topology import PD_ROUTER_PORT, WEIGHTS_SHARE_PORT, Cell, Topology
 from gpufleet.spec.model import Fleet
 
 MIN_DRIVER = "580"
@@ -143,6 +143,15 @@ class NodeJobs:
         """From the prefill node: does the decode node answer, and do both ends agree?"""
         values = hello_expectations(self.fleet, cell.decode)
         return self._compile("hello", suffix=cell.decode.slug, secrets={}, GF_PEER_IP=cell.decode_ip, **values)
+
+    def prove(self, cell: Cell) -> CompiledJob:
+        """One real request through a cell's router, from the prefill node."""
+        return self._compile(
+            "prove",
+            suffix=cell.decode.slug,
+            GF_URL=f"http://{cell.prefill_ip}:{PD_ROUTER_PORT}",
+            GF_MODEL=self.fleet.model.served_name,
+        )
 
     def cleanup(self) -> CompiledJob:
         """Stop what this fleet runs on the node; for hosts that are given back, not destroyed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from decimal import Decimal
 
 from gpufleet.domain.market import Offer
 from gpufleet.domain.nodes import NodeName
@@ -24,7 +24,7 @@ from gpufleet.engine.tasks import raise_failures
 from gpufleet.engine.watch import NodeWatch
 from gpufleet.errors import InvalidFleet
 from gpufleet.ledger.records import Rental
-from gpufleet.planning.model import ActionKind, Plan
+from gpufleet.planning.model import Action, ActionKind, Plan
 from gpufleet.planning.placement import fits
 
 _RENTS = {ActionKind.CREATE, ActionKind.REPLACE}
@@ -73,9 +73,9 @@ def _open(session: Session, work: BringUp, plan: Plan) -> None:
     native = topology.native_router is not None and work.served(VLLM_ROUTER)
     if not cells and not native:
         return
-    if plan.changes or not Front(session).status().up:
-        session.sink(Progress(None, "router"))
-        open_front(session, work.acquirer.machines, topology, cells, native=native)
+    session.sink(Progress(None, "router"))
+    changed = open_front(session, work.acquirer.machines, topology, cells, native=native)
+    if plan.changes or changed:
         session.sink(Progress(None, "probe", message="one real request per channel"))
         prove_channels(session, native=native)
     _note_ready(session, work, cells=[n for c in cells for n in (c.decode, c.prefill)], native=native)
@@ -120,20 +120,28 @@ def _target(session: Session, plan: Plan, node: NodeName, held: dict[NodeName, R
     action = next(a for a in plan.actions if a.node == node and a.kind in _RENTS | {ActionKind.UPDATE, ActionKind.KEEP})
     rental = None if action.kind is ActionKind.REPLACE else held.get(node)
     work = action.kind is not ActionKind.KEEP
-    return Target(node, _offers(session, action.offer, node), rental, work)
+    region = action.offer.region if action.offer else rental.region if rental else ""
+    return Target(node, _offers(session, action, region), rental, work)
 
 
-def _offers(session: Session, chosen: Offer | None, node: NodeName) -> list[Offer]:
-    """The planned offer first, then the others of its region that fit, cheapest first."""
-    if chosen is None:
-        return []
-    pool = session.fleet.pools[node.pool]
+def _offers(session: Session, action: Action, region: str) -> list[Offer]:
+    """What may be rented for a node, in the order to try: the planned offer, then others of its region that fit.
+
+    The others cost at most what was shown in the plan, or what the pool's own limit allows: nobody pays more than they
+    agreed to because the first offer was gone.
+    """
+    pool = session.fleet.pools[action.node.pool]
+    limit = max(action.usd_per_hour, pool.max_usd_per_hour or Decimal(0))
+    budget = session.fleet.budget.max_usd_per_hour
+    if budget is not None:
+        limit = min(limit, max(action.usd_per_hour, budget / max(1, len(session.fleet.nodes()))))
+    planned = [action.offer] if action.offer else []
     others = [
-        o
-        for o in session.offers.get(node.pool, ())
-        if o.offer_id != chosen.offer_id and o.region == chosen.region and fits(pool, o)
+        offer
+        for offer in session.offers.get(action.node.pool, ())
+        if offer not in planned and offer.region == region and offer.usd_per_hour <= limit and fits(pool, offer)
     ]
-    return [chosen, *sorted((replace(o) for o in others), key=lambda o: o.usd_per_hour)]
+    return [*planned, *sorted(others, key=lambda offer: offer.usd_per_hour)]
 
 
 def _watch(session: Session, node: NodeName) -> NodeWatch:
