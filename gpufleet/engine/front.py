@@ -13,14 +13,15 @@ from gpufleet.domain.nodes import NodeName
 from gpufleet.domain.status import CellStatus, EndpointStatus
 from gpufleet.engine.session import Session
 from gpufleet.errors import EndpointFailed
+from gpufleet.ledger.records import Rental
 from gpufleet.playbook.compile import compile_job
 from gpufleet.playbook.job import CompiledJob
 from gpufleet.playbook.load import load_shipped
 from gpufleet.routing.config import ChannelRule, Probe, RouterConfig, Server
 from gpufleet.routing.errors import RouterGone
 from gpufleet.routing.files import router_inputs
-from gpufleet.routing.haproxy import SOCKET_FILE
-from gpufleet.routing.runtime import RuntimeApi, ServerStat
+from gpufleet.routing.haproxy import SOCKET_FILE, check_directory
+from gpufleet.routing.runtime import Ask, RuntimeApi, ServerStat
 from gpufleet.serving.topology import (
     PD_ROUTER_PORT,
     TILERT_HTTP_PORT,
@@ -41,6 +42,8 @@ class Front:
     """The router of one fleet."""
 
     session: Session
+    ask: Ask | None = None
+    """Carries a command to the runtime socket of a router on a node; without it such a router's cells are unknown."""
 
     @property
     def on_this_machine(self) -> bool:
@@ -59,8 +62,7 @@ class Front:
         host, port = split_listen(self.session.fleet.router.listen)
         if host not in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
             return host, port
-        node = self.node
-        rental = next((r for r in self.session.store.rentals(self.session.fleet.name) if r.node == node), None)
+        rental = self.rental
         return (rental.ssh.host if rental and rental.ssh else "127.0.0.1"), port
 
     @property
@@ -74,6 +76,12 @@ class Front:
     def node(self) -> NodeName | None:
         """The node that HAProxy runs on; None for this machine."""
         return None if self.on_this_machine else NodeName.parse(self.session.fleet.router.host)
+
+    @property
+    def rental(self) -> Rental | None:
+        """The rental that HAProxy runs on: the newest of its node; None on this machine, or while there is none."""
+        rentals = self.session.store.rentals(self.session.fleet.name)
+        return next((r for r in reversed(rentals) if r.node == self.node and not r.duplicate), None)
 
     def config(self, topology: Topology, cells: Iterable[Cell], *, native: bool, directory: str) -> RouterConfig:
         """What HAProxy is told when these cells and the native pool serve."""
@@ -109,9 +117,11 @@ class Front:
 
         Raises:
             InvalidFleet: a secret is missing or empty, or the certificate cannot be served.
-            EndpointFailed: haproxy is missing on this machine, or its port is taken.
+            EndpointFailed: haproxy is missing on this machine, its port is taken, or it cannot keep files where the
+                state directory is.
         """
         if self.on_this_machine:
+            check_directory(str(self.session.paths.router))
             _check_haproxy()
             if not self._servers:
                 _check_port(*split_listen(self.session.fleet.router.listen))
@@ -122,10 +132,10 @@ class Front:
             token.read(self.session.path.parent)
 
     def status(self) -> EndpointStatus:
-        """The endpoint as it is now; ``up`` is what the runtime socket says."""
+        """The endpoint as it is now; ``up`` is what the runtime socket says, or a router on a node about itself."""
         return EndpointStatus(
             url=self.url,
-            up=bool(self._servers),
+            up=bool(self._servers) if self.on_this_machine else self._answers(),
             tls_fingerprint=self._fingerprint(),
             channels=tuple(self.session.fleet.router.channels),
         )
@@ -148,11 +158,12 @@ class Front:
 
     @cached_property
     def _servers(self) -> list[ServerStat] | None:
-        """None: no router here that answers."""
-        if not self.on_this_machine:
+        """None: no router that answers, or none that can be asked from here."""
+        ask = self.session.paths.router / SOCKET_FILE if self.on_this_machine else self.ask
+        if ask is None:
             return None
         try:
-            return RuntimeApi(self.session.paths.router / SOCKET_FILE).servers()
+            return RuntimeApi(ask).servers()
         except RouterGone:
             return None
 
@@ -161,21 +172,44 @@ class Front:
         return {name: channel.key.read(base) for name, channel in self.session.fleet.router.channels.items()}
 
     def pem(self) -> str:
-        """The endpoint's certificate and key: the user's, or one made here."""
-        from gpufleet.routing.tls import ensure_self_signed, load_user_certificate
+        """The certificate and key to serve: the user's, or one made here and made anew before it ends."""
+        from gpufleet.routing.tls import ensure_self_signed
+
+        return self._users_pem() or ensure_self_signed(self.session.paths.certificate, self.address[0])
+
+    def certificate(self) -> str | None:
+        """The one certificate that callers are to accept; None where plain HTTP is spoken, or before the first `up`."""
+        if not self.tls:
+            return None
+        from gpufleet.routing.tls import certificate_only, read_pem
+
+        pem = self._users_pem() or read_pem(self.session.paths.certificate)
+        return certificate_only(pem) if pem else None
+
+    def _users_pem(self) -> str | None:
+        from gpufleet.routing.tls import load_user_certificate
 
         tls = self.session.fleet.router.tls
+        if tls is None or tls.certificate is None or tls.key is None:
+            return None
         base = self.session.path.parent
-        if tls is not None:
-            return load_user_certificate(tls.certificate.read(base), tls.key.read(base))
-        return ensure_self_signed(self.session.paths.certificate, self.address[0])
+        return load_user_certificate(tls.certificate.read(base), tls.key.read(base))
 
     def _fingerprint(self) -> str | None:
-        if not self.tls:
+        certificate = self.certificate()
+        if certificate is None:
             return None
         from gpufleet.routing.tls import fingerprint
 
-        return fingerprint(self.pem())
+        return fingerprint(certificate)
+
+    def _answers(self) -> bool:
+        """Whether the endpoint itself says that something serves."""
+        if self.rental is None:
+            return False
+        from gpufleet.routing.health import serves
+
+        return serves(*self.address, tls=self.tls, certificate=self.certificate())
 
     def _job(self, playbook: str, workdir: str, values: dict[str, str], secrets: dict[str, str]) -> CompiledJob:
         common = {"GF_WORK": workdir, "GF_FLEET": self.session.fleet.name, "GF_NODE": self.session.fleet.router.host}

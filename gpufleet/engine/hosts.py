@@ -7,6 +7,7 @@ other. Nothing of ours may run, and nothing may be cleaned up, on a host whose l
 from __future__ import annotations
 
 from gpufleet.domain.progress import Progress, ProgressState
+from gpufleet.engine.front import Front
 from gpufleet.engine.jobs import NodeJobs
 from gpufleet.engine.machines import Machines, endpoint_of
 from gpufleet.engine.session import Session
@@ -67,15 +68,17 @@ def _clean(session: Session, provider: Provider, rental: Rental, machines: Machi
     if isinstance(provider, LeasesHosts) and _take(provider, rental, machine) is not None:
         return
     failure = None
+    stop_router = Front(session).close_job(f"{machine.workdir}/router", machine.workdir)
     try:
-        run_job(
-            machine,
-            NodeJobs(session.fleet, rental.node, machine.workdir).cleanup(),
-            on_event=lambda _: None,
-            stop=session.stop,
-            reconnect=lambda: machines.again(rental),
-            deadline_seconds=_CLEANUP_SECONDS,
-        )
+        for job in (stop_router, NodeJobs(session.fleet, rental.node, machine.workdir).cleanup()):
+            run_job(
+                machine,
+                job,
+                on_event=lambda _: None,
+                stop=session.stop,
+                reconnect=lambda: machines.again(rental),
+                deadline_seconds=_CLEANUP_SECONDS,
+            )
     except NodeFailed as error:
         failure = error
     if isinstance(provider, LeasesHosts):

@@ -10,8 +10,8 @@ from gpufleet.catalog.timing import phase_seconds
 from gpufleet.domain.market import Offer, OfferQuery
 from gpufleet.domain.nodes import NodeName, Role
 from gpufleet.domain.status import Serving
-from gpufleet.engine.front import Front
 from gpufleet.engine.listing import read
+from gpufleet.engine.router import asked_front
 from gpufleet.engine.session import Session, now
 from gpufleet.ledger.costs import bill
 from gpufleet.ledger.records import ObligationState, Rental
@@ -44,7 +44,8 @@ def observed(session: Session, *, with_offers: bool = True) -> Observed:
     store, fleet = session.store, session.fleet
     rentals = store.rentals(fleet.name)
     ending = {(o.provider, o.ref) for o in store.open_obligations(fleet.name) if o.state is ObligationState.ENDING}
-    sick = Front(session).sick_nodes()
+    with asked_front(session) as front:
+        sick = front.sick_nodes()
     return Observed(
         nodes=[_node(r, ending=(r.provider, r.instance_id) in ending, sick=r.node in sick) for r in rentals],
         offers=_offers(session, _short(session, rentals)) if with_offers else {},
@@ -78,11 +79,13 @@ def _short(session: Session, rentals: Sequence[Rental]) -> list[str]:
 
 
 def _offers(session: Session, pools: Sequence[str]) -> dict[str, Sequence[Offer]]:
-    if not pools:
-        return {}
-    with ThreadPoolExecutor(max_workers=len(pools)) as pool:
-        session.offers = dict(zip(pools, pool.map(lambda name: _offers_for(session, name), pools), strict=True))
-    return session.offers
+    """Asked for once per run: what is planned again under the fleet's lock has the prices that the user saw."""
+    unknown = [name for name in pools if name not in session.offers]
+    if unknown:
+        with ThreadPoolExecutor(max_workers=len(unknown)) as pool:
+            found = pool.map(lambda name: _offers_for(session, name), unknown)
+            session.offers |= dict(zip(unknown, found, strict=True))
+    return {name: session.offers[name] for name in pools}
 
 
 def _offers_for(session: Session, name: str) -> list[Offer]:

@@ -1,58 +1,126 @@
-"""Starting, reloading and stopping HAProxy through its playbooks."""
+"""Starting, reloading and stopping HAProxy through its playbooks, here or on the node that it runs on."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeGuard
 
-from gpufleet.domain.nodes import NodeName
+from gpufleet.domain.jobs import JobEvent, JobEventKind
+from gpufleet.domain.progress import Progress
 from gpufleet.engine.acquire import JOB_SECONDS
 from gpufleet.engine.front import Front, local_workdir
 from gpufleet.engine.machines import Machines
 from gpufleet.engine.session import Session
 from gpufleet.engine.watch import NodeWatch
 from gpufleet.errors import NodeFailed
+from gpufleet.ledger.records import Rental
+from gpufleet.playbook.job import CompiledJob
 from gpufleet.remote.jobs import run_job
 from gpufleet.remote.local import LocalMachine
 from gpufleet.remote.machine import Machine
+from gpufleet.routing.runtime import Ask, gone, shell_command
 from gpufleet.serving.topology import Cell, Topology
+
+_ASK_SECONDS = 5.0
+"""A node that takes longer to reach tells nothing about its cells; `plan` must not hang on it."""
 
 
 def open_front(
     session: Session, machines: Machines, topology: Topology, cells: Sequence[Cell], *, native: bool
-) -> None:
-    """Bring HAProxy to what serves now: started, reloaded without a cut stream, or left alone when nothing changed.
+) -> bool:
+    """Bring HAProxy to what serves now; True when it was started or reloaded, which cuts no stream.
 
     Raises:
         JobFailed: haproxy is missing, the port is in use, or the configuration is refused; says which.
     """
     front = Front(session)
-    machine, directory = _place(session, machines, front.node)
-    config = front.config(topology, cells, native=native, directory=directory)
-    _run(session, machine, front.open_job(config, machine.workdir))
+    machine = _place(session, machines, front)
+    config = front.config(topology, cells, native=native, directory=_directory(session, front, machine))
+    events = _run(session, machine, front.open_job(config, machine.workdir))
+    if not front.on_this_machine:
+        _close_local(session)  # the file may have said `local` before
+    return any(e.step == "run" and e.kind is JobEventKind.STEP_DONE for e in events)
 
 
 def close_front(session: Session, machines: Machines) -> None:
-    """Stop HAProxy once its streams have ended.
+    """Stop HAProxy once its streams have ended: here, and on the node that it runs on.
+
+    A node that cannot be reached is left as it is: it is to end, and the router with it.
 
     Raises:
-        JobFailed, ConnectionLost: it may still run.
+        JobFailed: the one on this machine may still run.
     """
+    _close_local(session)
     front = Front(session)
-    machine, directory = _place(session, machines, front.node)
-    _run(session, machine, front.close_job(directory, machine.workdir))
+    rental = front.rental
+    if front.on_this_machine or not _was_reached(rental):
+        return
+    try:
+        machine = machines.get(rental, within=_ASK_SECONDS)
+        _run(session, machine, front.close_job(router_directory(machine), machine.workdir))
+    except NodeFailed as error:
+        session.sink(Progress(None, "router", message=f"not closed, ends with its node: {error.message}"))
 
 
-def _place(session: Session, machines: Machines, node: NodeName | None) -> tuple[Machine, str]:
-    if node is None:
-        return LocalMachine(local_workdir(session)), str(session.paths.router)
-    rental = next((r for r in session.store.rentals(session.fleet.name) if r.node == node), None)
-    if rental is None:
-        raise NodeFailed(f"the router's node {node} is not rented", hint=f"gpufleet up {session.path}")
-    machine = machines.get(rental)
-    return machine, f"{machine.workdir}/router"
+def router_directory(machine: Machine) -> str:
+    """Where HAProxy keeps its files on a node."""
+    return f"{machine.workdir}/router"
 
 
-def _run(session: Session, machine: Machine, job: object) -> None:
+@contextmanager
+def asked_front(session: Session) -> Iterator[Front]:
+    """The front door with its view of the cells, over SSH where it runs on a node; unknown when that fails."""
+    front = Front(session)
+    rental = front.rental
+    if front.on_this_machine or not _was_reached(rental):
+        yield front
+        return
+    machines = Machines(session)
+    try:
+        yield Front(session, ask=_asker(machines, rental))
+    finally:
+        machines.close()
+
+
+def _asker(machines: Machines, rental: Rental) -> Ask:
+    def ask(command: str) -> str:
+        try:
+            machine = machines.get(rental, within=_ASK_SECONDS)
+            done = machine.run(shell_command(router_directory(machine), command))
+        except NodeFailed as error:
+            raise gone(str(rental.node), error.message) from error
+        if done.exit_code != 0:
+            raise gone(str(rental.node), (done.stderr.strip().splitlines() or ["no answer"])[-1])
+        return done.stdout
+
+    return ask
+
+
+def _was_reached(rental: Rental | None) -> TypeGuard[Rental]:
+    """Whether somebody has logged in there: a router may run."""
+    return rental is not None and rental.ssh is not None and rental.ssh.host_key is not None
+
+
+def _close_local(session: Session) -> None:
+    if session.paths.router.exists():
+        machine = LocalMachine(local_workdir(session))
+        _run(session, machine, Front(session).close_job(str(session.paths.router), machine.workdir))
+
+
+def _place(session: Session, machines: Machines, front: Front) -> Machine:
+    if front.on_this_machine:
+        return LocalMachine(local_workdir(session))
+    if front.rental is None:
+        raise NodeFailed(f"the router's node {front.node} is not rented", hint=f"gpufleet up {session.path}")
+    return machines.get(front.rental)
+
+
+def _directory(session: Session, front: Front, machine: Machine) -> str:
+    return str(session.paths.router) if front.on_this_machine else router_directory(machine)
+
+
+def _run(session: Session, machine: Machine, job: CompiledJob) -> tuple[JobEvent, ...]:
     watch = NodeWatch(None, session.sink)
     watch.phase("router")
-    run_job(machine, job, on_event=watch.event, stop=session.stop, deadline_seconds=JOB_SECONDS)  # type: ignore[arg-type]
+    return run_job(machine, job, on_event=watch.event, stop=session.stop, deadline_seconds=JOB_SECONDS)

@@ -31,15 +31,14 @@ def prove_channels(session: Session, *, native: bool) -> None:
     """One real streamed request per channel that something serves.
 
     Raises:
-        EndpointFailed: a request failed, was cut, or was not served by what its class says.
+        EndpointFailed: a request failed or was cut, or a batch was served by a cell.
     """
     for name, channel in session.fleet.router.channels.items():
         if channel.request_class is RequestClass.BATCH and not native:
             continue
         endpoint = _endpoint(session, name, timeout_s=_PROOF_TIMEOUT_S)
         answer = client.ask(endpoint, _PROOF, max_tokens=_PROOF_TOKENS)
-        on_cell = answer.served_by.startswith("cell-")
-        if on_cell is (channel.request_class is RequestClass.BATCH):
+        if channel.request_class is RequestClass.BATCH and answer.served_by.startswith("cell-"):
             raise EndpointFailed(f"channel {name} was served by {answer.served_by}", where=endpoint.url)
 
 
@@ -49,11 +48,9 @@ def _endpoint(session: Session, channel: str | None, *, timeout_s: float = 3600.
     if name not in channels:
         raise UsageError(f"there is no channel '{name}'", hint=f"channels are: {', '.join(channels)}")
     front = Front(session)
-    certificate = None
-    if front.tls:
-        from gpufleet.routing.tls import certificate_only
-
-        certificate = certificate_only(front.pem())
+    certificate = front.certificate()
+    if front.tls and certificate is None:
+        raise EndpointFailed("the endpoint has no certificate to pin yet", hint=f"gpufleet up {session.path}")
     return client.Endpoint(
         url=front.url,
         key=channels[name].key.read(session.path.parent),

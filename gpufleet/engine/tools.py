@@ -115,7 +115,8 @@ def _haproxy(session: Session, topology: Topology) -> str:
 
     front = Front(session)
     native = bool(session.fleet.nodes_of(Role.NATIVE))
-    return render_haproxy(front.config(topology, topology.cells, native=native, directory=str(session.paths.router)))
+    directory = f"{_workdir(session, front.node)}/router" if front.node else str(session.paths.router)
+    return render_haproxy(front.config(topology, topology.cells, native=native, directory=directory))
 
 
 def _topology(session: Session) -> Topology:

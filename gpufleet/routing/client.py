@@ -207,13 +207,13 @@ def _client(endpoint: Endpoint) -> Iterator[httpx.Client]:
         base_url=endpoint.url,
         headers={"authorization": f"Bearer {endpoint.key}"},
         timeout=httpx.Timeout(endpoint.timeout_s, connect=10.0),
-        verify=_tls(endpoint.certificate) if endpoint.certificate else True,
+        verify=pinned(endpoint.certificate) if endpoint.certificate else True,
         trust_env=False,
     ) as client:
         yield client
 
 
-def _tls(certificate: str) -> ssl.SSLContext:
+def pinned(certificate: str) -> ssl.SSLContext:
     """Accept exactly this certificate: it is the only root, and the handshake proves that the server holds its key."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False

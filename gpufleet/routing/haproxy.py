@@ -84,12 +84,21 @@ def render_haproxy(cfg: RouterConfig) -> str:
     return "\n\n".join("\n    ".join(section) for section in sections) + "\n"
 
 
-def _check(cfg: RouterConfig) -> None:
-    if len(cfg.directory) > _MAX_DIRECTORY or not _PATH.fullmatch(cfg.directory):
+def check_directory(directory: str) -> None:
+    """Whether HAProxy can keep its files there, its sockets among them.
+
+    Raises:
+        CannotRender: the path is too long, or holds what the configuration cannot.
+    """
+    if len(directory) > _MAX_DIRECTORY or not _PATH.fullmatch(directory):
         raise CannotRender(
-            f"HAProxy cannot keep its files in {cfg.directory!r}",
+            f"HAProxy cannot keep its files in {directory!r}",
             hint=f"choose an absolute path of at most {_MAX_DIRECTORY} plain characters (GPUFLEET_STATE sets it)",
         )
+
+
+def _check(cfg: RouterConfig) -> None:
+    check_directory(cfg.directory)
     if not cfg.cells and not cfg.native:
         raise CannotRender("the router has nothing to route to", hint="give the fleet decode or native nodes")
     servers = [*cfg.cells, *cfg.native]

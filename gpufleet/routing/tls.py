@@ -64,6 +64,15 @@ def ensure_self_signed(path: Path, host: str, now: datetime | None = None) -> st
     return pem
 
 
+def read_pem(path: Path) -> str | None:
+    """The PEM of an earlier run as it is; None when there is none.
+
+    Raises:
+        BadCertificate: the file is there and cannot be read.
+    """
+    return _read(path) if path.exists() else None
+
+
 def load_user_certificate(certificate: str, key: str, now: datetime | None = None) -> str:
     """The user's chain and key as one PEM.
 
