@@ -19,7 +19,9 @@ from pydantic import (
     Field,
     GetJsonSchemaHandler,
     PlainSerializer,
+    SerializerFunctionWrapHandler,
     WithJsonSchema,
+    model_serializer,
     model_validator,
 )
 from pydantic_core import CoreSchema
@@ -62,6 +64,7 @@ Usd = Annotated[
 ]
 Word = Annotated[str, AfterValidator(check_word)]
 """Text that becomes one argument of a command."""
+SELF_SIGNED = "self-signed"
 PoolName = Annotated[str, AfterValidator(check_pool_name)]
 ChannelName = Annotated[str, AfterValidator(check_channel_name)]
 
@@ -203,12 +206,32 @@ class Channel(Strict):
 
 
 class Tls(Strict):
-    """The user's own certificate; left out, a self-signed one is made and its fingerprint shown."""
+    """``tls: self-signed`` or the user's own ``tls: {certificate: file:..., key: file:...}``."""
 
-    certificate: SecretRef
+    certificate: SecretRef | None = None
     """PEM file with the chain."""
-    key: SecretRef
+    key: SecretRef | None = None
     """PEM file with the private key."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_word(cls, value: Any) -> Any:
+        if value == SELF_SIGNED:
+            return {}
+        if isinstance(value, str):
+            raise ValueError(f"is neither the word {SELF_SIGNED} nor a section with certificate and key")  # noqa: TRY004 - pydantic reports only ValueError
+        if isinstance(value, dict) and value.keys() < {"certificate", "key"}:
+            raise ValueError(f"needs certificate and key, or is the word {SELF_SIGNED}")
+        return value
+
+    @model_serializer(mode="wrap")
+    def _as_word(self, handler: SerializerFunctionWrapHandler) -> Any:
+        return handler(self) if self.certificate else SELF_SIGNED
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        files = handler.resolve_ref_schema(handler(schema))
+        return {"anyOf": [{"const": SELF_SIGNED}, {**files, "required": ["certificate", "key"]}]}
 
 
 class Router(Strict):
@@ -219,7 +242,7 @@ class Router(Strict):
     listen: Annotated[str, AfterValidator(check_listen)] = "127.0.0.1:8080"
     """IP address and port that callers connect to."""
     tls: Tls | None = None
-    """Certificate for HTTPS."""
+    """Certificate for HTTPS. Left out, a self-signed one, or none where `listen` is loopback or `insecure` is set."""
     insecure: bool = False
     """Allow plain HTTP on an address that is not loopback."""
     spill_queue: int = Field(default=4, ge=0)

@@ -361,6 +361,25 @@ def test_plain_http_and_a_certificate_contradict_each_other() -> None:
     assert only_error(("  listen:", tls))[0] == "router.insecure"
 
 
+def test_a_self_signed_certificate_may_be_asked_for_by_word() -> None:
+    router = loaded(("  listen:", "  tls: self-signed\n  listen:")).fleet.router
+    assert router.tls is not None
+    assert router.tls.certificate is None
+
+
+@pytest.mark.parametrize("tls", ["{}", "{certificate: file:a}", "{key: file:b}", "selfsigned", "5"])
+def test_tls_is_both_files_or_the_word(tls: str) -> None:
+    path, message, _ = only_error(("  listen:", f"  tls: {tls}\n  listen:"))
+    assert path == "router.tls"
+    assert "self-signed" in message
+    assert "certificate and key" in message
+
+
+def test_a_misspelt_key_under_tls_is_told_as_such() -> None:
+    tls = "  tls: {certifcate: file:a, key: file:b}\n  listen:"
+    assert "did you mean 'certificate'?" in only_error(("  listen:", tls))[1]
+
+
 @pytest.mark.parametrize("key", ["env:CHAT_KEY", "file:./a/../k"])
 def test_two_channels_need_two_keys(key: str) -> None:
     changes = [("key: env:BATCH_KEY", f"key: {key}")]

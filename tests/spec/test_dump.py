@@ -65,7 +65,7 @@ routers = st.fixed_dictionaries(
     optional={
         "host": words,
         "listen": st.sampled_from(["0.0.0.0:1", "[::1]:8443"]),
-        "tls": st.fixed_dictionaries({"certificate": secrets, "key": secrets}),
+        "tls": st.just("self-signed") | st.fixed_dictionaries({"certificate": secrets, "key": secrets}),
         "insecure": st.booleans(),
         "queue_timeout": durations,
     },
