@@ -22,7 +22,7 @@ PORT = 2222
 ROLES = ("H200", "H200", "B200", "B200", "H200")
 """What `small_fleet` needs: two prefill, two decode, one native."""
 VRAM_GB = {"H200": 141, "B200": 180}
-_numbers = itertools.count(os.getpid() % 200 * 250)
+_addresses = (f"127.90.{os.getpid() % 254 + 1}.{n % 254 + 1}" for n in itertools.count())
 
 
 @dataclass
@@ -62,10 +62,9 @@ class Host:
         """Whether it still takes logins."""
         return self.server is not None and self.server.poll() is None
 
-    def start(self, *, new_key: bool = False) -> None:
-        """Start the SSH server; the host key is made with the first start, or again."""
-        if new_key or not self.host_key:
-            (self.root / "host_key").unlink(missing_ok=True)
+    def start(self) -> None:
+        """Start the SSH server; the host key is made with the first start."""
+        if not self.host_key:
             self.host_key = write_key(self.root / "host_key")
         (self.root / "authorized_keys").write_text(self.authorized + "\n")
         config = self.root / "sshd_config"
@@ -87,6 +86,21 @@ class Host:
             self.server.terminate()
             self.server.wait(10)
             self.server = None
+
+    @contextmanager
+    def rekeyed(self) -> Iterator[None]:
+        """Another machine answers at the address, or so it seems: it has a host key of its own."""
+        known = self.root / "host_key.known"
+        self.stop()
+        (self.root / "host_key").rename(known)
+        write_key(self.root / "host_key")
+        self.start()
+        try:
+            yield
+        finally:
+            self.stop()
+            known.replace(self.root / "host_key")
+            self.start()
 
     def clean_up(self) -> None:
         """End the server and everything else that runs there."""
@@ -110,8 +124,6 @@ class Lab:
     """Some hosts and the key that logs in to them."""
 
     root: Path
-    network: str
-    """``127.90.7``: the hosts are .1 and up."""
     hosts: list[Host] = field(default_factory=list)
 
     def add(self, gpu: str, **facts: Any) -> Host:
@@ -120,7 +132,7 @@ class Lab:
             (self.root / "login_key.pub").write_text(write_key(self.root / "login_key"))
         host = Host(
             root=self.root / f"h{len(self.hosts)}",
-            address=f"{self.network}.{len(self.hosts) + 1}",
+            address=next(_addresses),
             gpu=gpu,
             authorized=(self.root / "login_key.pub").read_text(),
         )
@@ -149,7 +161,7 @@ class Lab:
 @contextmanager
 def lab(root: Path, gpus: tuple[str, ...] = ROLES) -> Iterator[Lab]:
     """Hosts that leave nothing behind."""
-    made = Lab(root, f"127.90.{next(_numbers) % 250 + 1}")
+    made = Lab(root)
     try:
         for gpu in gpus:
             made.add(gpu)
