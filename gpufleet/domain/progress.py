@@ -23,8 +23,9 @@ class Progress:
 
     node: NodeName | None
     phase: str
-    """``rent``, ``boot``, ``connect``, ``check``, ``image``, ``weights``, ``convert``, ``serve``, ``cell``, ``ready``,
-    ``drain``, ``terminate``, ``confirm``; for the fleet ``plan``, ``router``, ``probe``, ``record``."""
+    """``rent``, ``boot``, ``connect``, ``check``, ``image``, ``weights``, ``convert``, ``share``, ``serve``, ``cell``,
+    ``wait`` (for other nodes), ``ready``, ``drain``, ``terminate``, ``release``, ``confirm``; for the fleet ``plan``,
+    ``router``, ``probe``, ``record``."""
     state: ProgressState = ProgressState.RUNNING
     step: str = ""
     """The step of the job that runs, for example ``download``."""

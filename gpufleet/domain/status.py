@@ -60,6 +60,8 @@ class EndpointStatus:
     tls_fingerprint: str | None
     """SHA-256 of the certificate, ``AA:BB:...``."""
     channels: tuple[str, ...]
+    waiting: int | None = None
+    """Requests that wait for any cell."""
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,7 @@ class BringUp:
     def _add_share(self, source: NodeName) -> None:
         name = f"share {source}"
         if name not in self.graph.tasks:
-            self._job(name, source, "weights", lambda: self.jobs(source).share(self._ip(source)), [f"convert {source}"])
+            self._job(name, source, "share", lambda: self.jobs(source).share(self._ip(source)), [f"convert {source}"])
 
     def _copy(self, node: NodeName, source: NodeName) -> CompiledJob:
         return self.jobs(node).copy(self._ip(source))
@@ -145,11 +145,10 @@ class BringUp:
         topology = self.topology()
         cell = next(c for c in topology.cells if c.decode == planned.decode)
         watch = self.watches[cell.decode]
-        watch.phase("cell")
-        prefill = self.rentals[cell.prefill]
-        self.acquirer.run(prefill, self.jobs(cell.prefill).hello(cell), watch)
-        self.acquirer.run(prefill, self.jobs(cell.prefill).pd_router(topology, cell), watch)
-        self.acquirer.run(prefill, self.jobs(cell.prefill).prove(cell), watch)
+        prefill, jobs = self.rentals[cell.prefill], self.jobs(cell.prefill)
+        for job in (jobs.hello(cell), jobs.pd_router(topology, cell), jobs.prove(cell)):
+            with watch.alongside("cell", job.name):
+                self.acquirer.run(prefill, job, watch)
 
     def _add_native_router(self) -> None:
         natives = self._of(Role.NATIVE)
@@ -174,8 +173,9 @@ class BringUp:
         self, name: str, node: NodeName, phase: str, build: Callable[[], CompiledJob], after: Sequence[str]
     ) -> str:
         def work() -> None:
-            self.watches[node].phase(phase)
-            self.acquirer.run(self.rentals[node], build(), self.watches[node])
+            job, watch = build(), self.watches[node]
+            with watch.alongside(phase, job.name):
+                self.acquirer.run(self.rentals[node], job, watch)
             if phase == "serve":
                 self._note_settings(node)
 

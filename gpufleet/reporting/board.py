@@ -59,17 +59,11 @@ class Board:
         """Seconds since the board was made."""
         return self.now - self._started
 
-    def update(self, event: Progress) -> Row | None:
-        """Take an event in.
-
-        Returns:
-            The row it replaces; None for a node's first event.
-        """
+    def update(self, event: Progress) -> None:
+        """Take an event in."""
         now = self.now
         with self._lock:
-            before = self._rows.get(event.node)
-            self._rows[event.node] = _next(before, event, now)
-        return before
+            self._rows[event.node] = _next(self._rows.get(event.node), event, now)
 
     def settle(self) -> None:
         """The run succeeded: what nobody reported as done is done too."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from rich.console import Console
+from collections.abc import Iterable
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -22,6 +25,25 @@ def stdout() -> Console:
 def stderr() -> Console:
     """For progress, warnings and questions."""
     return Console(stderr=True, highlight=False, markup=False, emoji=False)
+
+
+class Page:
+    """Parts one below the other, without the blanks that fill up a table's last column."""
+
+    def __init__(self, *parts: RenderableType) -> None:
+        self._content = Group(*parts)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for line in console.render_lines(self._content, options, pad=False):
+            yield from _without_trailing_blanks(line)
+            yield Segment.line()
+
+
+def _without_trailing_blanks(line: Iterable[Segment]) -> list[Segment]:
+    kept = list(line)
+    while kept and not kept[-1].text.rstrip():
+        kept.pop()
+    return [*kept[:-1], Segment(kept[-1].text.rstrip(), kept[-1].style)] if kept else []
 
 
 def text(value: object, style: str = "") -> Text:

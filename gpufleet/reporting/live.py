@@ -16,9 +16,12 @@ from rich.text import Text
 from gpufleet.domain.progress import Progress, ProgressState
 from gpufleet.reporting.board import Board, Row
 from gpufleet.reporting.console import BAD, DIM, GOOD, text
-from gpufleet.reporting.words import count, duration
+from gpufleet.reporting.words import count, duration, named
 
 PERCENT_STEP = 10
+_WAIT = "wait"
+_ENDS = {"ready": "ready", "confirm": "gone"}
+"""How nodes are called whose phase of this name is done."""
 _FRAMES_PER_SECOND = 4
 _STYLES = {ProgressState.RUNNING: "", ProgressState.DONE: GOOD, ProgressState.FAILED: BAD}
 _MARKS = {ProgressState.RUNNING: ("·", "."), ProgressState.DONE: ("✓", "+"), ProgressState.FAILED: ("✗", "x")}
@@ -44,23 +47,25 @@ class LiveView:
         self._board = board or Board()
         self._now = now
         self._lines = threading.Lock()
-        self._shown_percent: dict[object, int] = {}
+        self._shown: dict[tuple[object, str], tuple[ProgressState, str, int]] = {}
         self._live: Live | None = None
+        self.quiet = False
+        """Set for a run that should find nothing to do: what it merely checked leaves no word."""
         self._animated = console.is_terminal and not console.is_dumb_terminal
 
     def sink(self, event: Progress) -> None:
         """Take an event from any thread; never raises because of a closed stderr."""
-        before = self._board.update(event)
+        self._board.update(event)
         if self._animated:
             return
         with suppress(OSError, ValueError), self._lines:
-            if self._worth_a_line(before, event):
+            if self._worth_a_line(event):
                 self._console.print(text(plain_line(event, self._now())), soft_wrap=True)
 
     def __enter__(self) -> LiveView:
         if self._animated:
             board = BoardView(self._board)
-            self._live = Live(board, console=self._console, refresh_per_second=_FRAMES_PER_SECOND)
+            self._live = Live(board, console=self._console, refresh_per_second=_FRAMES_PER_SECOND, transient=self.quiet)
             self._live.start(refresh=True)
         return self
 
@@ -73,21 +78,28 @@ class LiveView:
         with suppress(OSError, ValueError):
             if self._live:
                 self._live.stop()
-            if self._board.node_rows():
+            if self._board.node_rows() and not (self.quiet and succeeded):
                 self._console.print(text(summary(self._board, succeeded=succeeded), DIM))
 
-    def _worth_a_line(self, before: Row | None, event: Progress) -> bool:
+    def _worth_a_line(self, event: Progress) -> bool:
         """A new phase, a new outcome, or another tenth of a percentage: so that 50 nodes stay readable in a CI log."""
-        tenth = int(event.percent // PERCENT_STEP) if event.percent is not None else 0
-        if before is None or (before.last.phase, before.last.state) != (event.phase, event.state):
-            self._shown_percent[event.node] = tenth
+        if event.phase == _WAIT or (self.quiet and _only_checks(event)):
+            return False
+        if event.state is ProgressState.FAILED:  # what comes now is another try
+            self._shown = {key: value for key, value in self._shown.items() if key[0] != event.node}
             return True
-        if event.step and event.step != before.last.step:
-            self._shown_percent[event.node] = 0
-        grown = tenth > self._shown_percent.get(event.node, 0)
-        if grown:
-            self._shown_percent[event.node] = tenth
-        return grown
+        key = (event.node, event.phase)
+        state, step, tenth = self._shown.get(key, (None, event.step, 0))
+        reached = int(event.percent // PERCENT_STEP) if event.percent is not None else 0
+        again = event.step not in {"", step}
+        worth = state is not event.state or reached > (0 if again else tenth)
+        self._shown[key] = (event.state, event.step or step, reached if again or worth else max(reached, tenth))
+        return worth
+
+
+def _only_checks(event: Progress) -> bool:
+    """What a run tells that finds all as it should be: the fleet's own phases, and nodes that are ready."""
+    return event.state is not ProgressState.FAILED and (event.node is None or event.phase == "ready")
 
 
 def plain_line(event: Progress, now: datetime) -> str:
@@ -103,14 +115,16 @@ def plain_line(event: Progress, now: datetime) -> str:
 
 
 def summary(board: Board, *, succeeded: bool) -> str:
-    """``5 nodes done in 2 min 10 s``, or ``3 of 5 nodes finished in 2 min 10 s, 1 failed: decode/1``."""
+    """``5 nodes ready in 2 min``, ``5 nodes gone in 9 s``, or ``3 of 5 nodes finished in 9 s, 1 failed: decode/1``."""
     nodes = board.node_rows()
     took = duration(board.elapsed)
     if succeeded:
-        return f"{count(len(nodes), 'node')} done in {took}"
-    failed = [str(row.node) for row in nodes if row.failed]
+        phases = {row.last.phase for row in nodes}
+        end = _ENDS[phases.pop()] if len(phases) == 1 and phases <= _ENDS.keys() else "done"
+        return f"{count(len(nodes), 'node')} {end} in {took}"
+    failed = [row.node for row in nodes if row.failed and row.node]
     line = f"{sum(row.finished for row in nodes)} of {count(len(nodes), 'node')} finished in {took}"
-    return line + (f", {len(failed)} failed: {', '.join(failed)}" if failed else "")
+    return line + (f", {len(failed)} failed: {named(failed)}" if failed else "")
 
 
 class BoardView:

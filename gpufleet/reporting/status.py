@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from gpufleet.domain.market import InstanceState
 from gpufleet.domain.money import usd, usd_per_hour
 from gpufleet.domain.status import CellStatus, EndpointStatus, FleetStatus, NodeStatus, Serving
-from gpufleet.reporting.console import BAD, DIM, GOOD, WARN, table, text
-from gpufleet.reporting.words import count, plain, since
+from gpufleet.reporting.console import BAD, DIM, GOOD, WARN, Page, table, text
+from gpufleet.reporting.words import count, named, plain, since
 
 _SERVING_STYLES = {Serving.READY: GOOD, Serving.STARTING: WARN, Serving.SICK: BAD, Serving.UNKNOWN: DIM}
 
@@ -22,13 +22,19 @@ def status_view(status: FleetStatus, now: datetime) -> RenderableType:
     parts: list[RenderableType] = [text(headline(status), "bold")]
     if status.nodes:
         parts += [text(""), _nodes(status.nodes, now)]
-    parts += [text(f"{n.node}: {n.note}", DIM) for n in status.nodes if n.note]
+    parts += [text(note, DIM) for note in _notes(status.nodes)]
     if status.cells:
         parts += [text(""), _cells(status.cells)]
-    if status.endpoint:
+    if status.endpoint and (status.nodes or status.endpoint.up):
         parts += [text(""), _endpoint(status.endpoint)]
     parts += [text(f"problem: {problem}", BAD) for problem in status.problems]
-    return Group(*parts)
+    return Page(*parts)
+
+
+def _notes(nodes: tuple[NodeStatus, ...]) -> list[str]:
+    """``decode/0-1: the note that both have``."""
+    notes = dict.fromkeys(node.note for node in nodes if node.note)
+    return [f"{named(node.node for node in nodes if node.note == note)}: {note}" for note in notes]
 
 
 def headline(status: FleetStatus) -> str:
@@ -60,15 +66,19 @@ def _state(node: NodeStatus) -> str:
 
 
 def _cells(cells: tuple[CellStatus, ...]) -> Table:
-    rows = table(
-        "route", "nodes", "up", "active", "queued", "served", right=("active", "queued", "served"), folding=("nodes",)
-    )
-    for cell in cells:
+    """Numbers that nobody knows have no column."""
+    numbers = {
+        name: [getattr(cell, name) for cell in cells]
+        for name in ("active", "queued", "served")
+        if any(getattr(cell, name) is not None for cell in cells)
+    }
+    rows = table("route", "nodes", "up", *numbers, right=tuple(numbers), folding=("nodes",))
+    for index, cell in enumerate(cells):
         rows.add_row(
             text(cell.name),
-            text(", ".join(str(node) for node in cell.nodes)),
+            text(named(cell.nodes)),
             text({True: "up", False: "down", None: "?"}[cell.up], {True: GOOD, False: BAD, None: DIM}[cell.up]),
-            *(text("?" if number is None else number) for number in (cell.active, cell.queued, cell.served)),
+            *(text("?" if column[index] is None else column[index]) for column in numbers.values()),
         )
     return rows
 
@@ -78,11 +88,15 @@ def _endpoint(endpoint: EndpointStatus) -> Table:
     rows.add_column(style="bold", no_wrap=True)
     rows.add_column(overflow="fold")
     state = text("up", GOOD) if endpoint.up else text("down", BAD)
-    rows.add_row("endpoint", text(endpoint.url).append("  ").append_text(state))
+    rows.add_row("endpoint", text(endpoint.url).append("  ").append_text(state).append(_waiting(endpoint)))
     rows.add_row("channels", text(", ".join(endpoint.channels) or "-"))
     if endpoint.tls_fingerprint:
         rows.add_row("sha-256", Text("\n".join(_halves(endpoint.tls_fingerprint))))
     return rows
+
+
+def _waiting(endpoint: EndpointStatus) -> str:
+    return f"  {count(endpoint.waiting, 'request')} waiting" if endpoint.waiting else ""
 
 
 def _halves(fingerprint: str) -> tuple[str, str]:

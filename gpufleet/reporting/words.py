@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Iterable
 from datetime import UTC, datetime
+from itertools import groupby
+
+from gpufleet.domain.nodes import NodeName
 
 
 def duration(seconds: float | None) -> str:
@@ -31,6 +35,17 @@ def moment(at: datetime | None) -> str:
 def count(number: int, noun: str) -> str:
     """``1 node``, ``3 nodes``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def named(nodes: Iterable[NodeName]) -> str:
+    """``decode/0-3, decode/7, prefill/0``: nodes by pool, neighbours together."""
+    told = []
+    for (pool, _), run in groupby(
+        enumerate(sorted(set(nodes))), key=lambda item: (item[1].pool, item[1].index - item[0])
+    ):
+        indices = [node.index for _, node in run]
+        told.append(f"{pool}/{indices[0]}" + (f"-{indices[-1]}" if len(indices) > 1 else ""))
+    return ", ".join(told)
 
 
 def plain(text: str) -> str:

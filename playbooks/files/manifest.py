@@ -109,7 +109,9 @@ def percent(folder):
     _, files = read(folder)
     total = sum(entry["size"] for entry in files.values())
     have = sum(max(0, size(folder / name)) for name in files)
-    return f"{min(99.9, 100 * have / max(1, total)):.1f} {have / 1e9:.0f} of {total / 1e9:.0f} GB"
+    unit, size_of_one = ("GB", 1e9) if total >= 1e9 else ("MB", 1e6)
+    told = f"{have / size_of_one:.0f} of {total / size_of_one:.0f} {unit}" if total >= 1e6 else ""
+    return f"{min(99.9, 100 * have / max(1, total)):.1f} {told}".rstrip()
 
 
 def main():

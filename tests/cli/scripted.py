@@ -31,6 +31,8 @@ class Engine:
     fleet_status: FleetStatus = field(default_factory=status)
     fails: dict[str, BaseException] = field(default_factory=dict)
     drifted: tuple[FieldChange, ...] = ()
+    progress: tuple[Progress, ...] = ()
+    """What `up` tells; when empty what a run over this plan would."""
     calls: list[str] = field(default_factory=list)
     arguments: dict[str, Any] = field(default_factory=dict)
 
@@ -44,8 +46,8 @@ class Engine:
         return self._called("drift", self.drifted)
 
     def up(self, session: Any, plan: Plan) -> FleetStatus:
-        session.sink(Progress(DECODE, "boot"))
-        session.sink(Progress(DECODE, "ready", ProgressState.DONE))
+        for event in self.progress or _boots(known=bool(plan.of(ActionKind.KEEP))):
+            session.sink(event)
         return self._called("up", self.fleet_status)
 
     def down(self, session: Any) -> Bill:
@@ -97,6 +99,11 @@ class Answered:
     tokens_per_s: float = 181.26
     finish_reason: str = "stop"
     queue_ms: float | None = 12.0
+
+
+def _boots(*, known: bool) -> list[Progress]:
+    ready = [Progress(DECODE, "ready", ProgressState.DONE), Progress(None, "record", message="fleet.lock.yaml")]
+    return ready if known else [Progress(DECODE, "boot"), *ready]
 
 
 def nothing_rented() -> FleetStatus:

@@ -15,10 +15,12 @@ import gpufleet.engine
 from gpufleet.cli.commands.ask import stats_line
 from gpufleet.cli.main import main
 from gpufleet.domain.nodes import NodeName
+from gpufleet.domain.progress import Progress, ProgressState
 from gpufleet.errors import EndpointFailed, Interrupted, InvalidFleet, NodeFailed, StillBilling
 from gpufleet.planning.model import ActionKind, FieldChange
-from tests.cli.scripted import Answered, Engine, nothing_rented, plan_of
+from tests.cli.scripted import DECODE, Answered, Engine, nothing_rented, plan_of
 
+FAILED = ProgressState.FAILED
 QUICKSTART = Path(__file__).parents[2] / "examples/quickstart.yaml"
 
 
@@ -121,7 +123,7 @@ def test_up_with_yes_shows_the_plan_and_progress_on_stderr_and_the_status_on_std
     assert (ran.code, engine.calls) == (0, ["check", "make_plan", "up"])
     assert "create" in ran.err
     assert "decode/0 boot" in ran.err
-    assert "1 node done in" in ran.err
+    assert "1 node ready in" in ran.err
     assert ran.out.startswith("quickstart: 1 node, 1 ready")
 
 
@@ -135,7 +137,17 @@ def test_up_without_changes_says_so_asks_nothing_and_still_checks_the_service(en
     engine.plan = plan_of(ActionKind.KEEP)
     ran = run("up")
     assert (ran.code, engine.calls) == (0, ["check", "make_plan", "up"])
-    assert "nothing to change" in ran.err
+    assert ran.err == f"nothing to change: quickstart is as {QUICKSTART} says\n"
+    assert ran.out.startswith("quickstart: 1 node, 1 ready")
+
+
+def test_up_without_changes_still_tells_what_it_had_to_do_after_all(engine: Engine, run: Run) -> None:
+    engine.plan = plan_of(ActionKind.KEEP)
+    engine.progress = (Progress(DECODE, "serve"), Progress(None, "router"), Progress(DECODE, "serve", FAILED))
+    told = run("up").err
+    assert "decode/0 serve\n" in told
+    assert "decode/0 serve failed" in told
+    assert "router" not in told
 
 
 def test_up_looks_at_this_machine_before_it_shows_a_plan(engine: Engine, run: Run) -> None:
@@ -205,6 +217,8 @@ def test_ask_streams_to_stdout_and_tells_the_path_on_stderr(engine: Engine, run:
 def test_ask_as_json_has_the_text_and_the_path(engine: Engine, run: Run) -> None:
     document = run("ask", str(QUICKSTART), "hi", "-o", "json").json
     assert (document["text"], document["served_by"], document["tokens"]) == ("Hello world", "cell-decode-0", 87)
+    assert document["channel"] == "chat"
+    assert run("ask", "hi", "--channel", "batch", "-o", "json").json["channel"] == "batch"
 
 
 def test_ask_joins_words_reads_stdin_and_refuses_nothing(engine: Engine, run: Run) -> None:
@@ -227,6 +241,7 @@ def test_the_line_below_an_answer_says_when_it_was_cut() -> None:
     assert stats_line(Answered()).startswith(  # type: ignore[arg-type]
         "cell-decode-0 · first token after 0.41 s · 87 tokens at 181.3/s · waited 12 ms"
     )
+    assert "waited" not in stats_line(Answered(queue_ms=0))  # type: ignore[arg-type]
     assert "cut by --max-tokens" in stats_line(Answered(finish_reason="length"))  # type: ignore[arg-type]
 
 

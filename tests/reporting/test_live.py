@@ -170,7 +170,41 @@ def test_a_terminal_gets_an_animation_that_ends_with_the_summary() -> None:
     with LiveView(Console(file=out, force_terminal=True, width=80, height=24)) as view:
         view.sink(Progress(DECODE, "ready", DONE))
     assert "decode/0" in out.getvalue()
-    assert "1 node done in" in out.getvalue()
+    assert "1 node ready in" in out.getvalue()
+
+
+def test_a_run_that_takes_down_says_how_many_are_gone() -> None:
+    events = [Progress(DECODE, "terminate"), Progress(DECODE, "confirm", DONE, message="gone")]
+    assert plain_lines(events)[1:] == ["12:00:00Z decode/0 confirm done: gone", "1 node gone in 0 s"]
+
+
+def test_a_quiet_run_that_found_nothing_to_do_leaves_no_word() -> None:
+    out = io.StringIO()
+    view = LiveView(Console(file=out, width=80), now=lambda: NOON)
+    view.quiet = True
+    with view:
+        for event in (Progress(None, "router"), Progress(DECODE, "ready", DONE), Progress(None, "ready", DONE)):
+            view.sink(event)
+    assert out.getvalue() == ""
+
+
+def test_phases_that_run_side_by_side_have_a_line_each_and_not_one_per_change() -> None:
+    steps = [Progress(DECODE, phase, percent=p) for p in (1, 2, 12) for phase in ("image", "weights")]
+    assert [line.split()[2:] for line in plain_lines(steps)[:-1]] == [
+        ["image", "1%"],
+        ["weights", "1%"],
+        ["image", "12%"],
+        ["weights", "12%"],
+    ]
+
+
+def test_a_node_that_waits_for_others_is_no_news_without_a_terminal() -> None:
+    assert plain_lines([Progress(DECODE, "serve"), Progress(DECODE, "wait")])[:-1] == ["12:00:00Z decode/0 serve"]
+
+
+def test_another_try_after_a_failure_is_told_like_the_first() -> None:
+    tries = [Progress(DECODE, "rent"), Progress(DECODE, "check", FAILED), Progress(DECODE, "rent")]
+    assert sum("rent" in line for line in plain_lines(tries)) == 2
 
 
 def test_a_terminal_that_cannot_move_its_cursor_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from datetime import timedelta
 from decimal import Decimal
 
 import pytest
@@ -11,11 +12,12 @@ from rich.console import Console, RenderableType
 
 from gpufleet.domain.market import InstanceState
 from gpufleet.domain.nodes import NodeName
-from gpufleet.domain.status import Bill, FleetStatus, Serving
+from gpufleet.domain.status import Bill, EndpointStatus, FleetStatus, Serving
 from gpufleet.reporting import console as consoles
 from gpufleet.reporting.bill import bill_view
 from gpufleet.reporting.plan import plan_view, totals
 from gpufleet.reporting.status import headline, status_view
+from gpufleet.reporting.words import named
 from tests.reporting.values import LONG_ID, LONG_POOL, NOW, Action, Change, Plan, bill, offer, status
 
 
@@ -90,6 +92,92 @@ def test_a_plan_shows_changed_fields_drift_and_problems() -> None:
     assert "update decode/0: mtp: true -> false" in text
     assert "drift: versions.vllm: 0.25.0 -> (none)" in text
     assert "problem: over budget" in text
+
+
+def test_what_several_nodes_share_is_told_once() -> None:
+    change = (Change("mtp", "true", "false"),)
+    nodes = [NodeName("decode", index) for index in (0, 1, 2, 5)]
+    plan = Plan(
+        (
+            *(Action("update", node, reason="mtp changed in the file", changes=change) for node in nodes),
+            *(Action("terminate", NodeName("native", index), reason="not wanted any more") for index in (0, 1)),
+            Action("create", NodeName("prefill", 0), reason="missing"),
+        )
+    )
+    drift = [Change(f"{node}.fingerprint.driver", "580", "590") for node in nodes]
+    below = shown(plan_view(plan, drift)).split("total after")[1].splitlines()[1:]
+    assert below[:3] == [
+        "terminate native/0-1: not wanted any more",
+        "update decode/0-2, decode/5: mtp: true -> false",
+        "drift: decode/0-2, decode/5.fingerprint.driver: 580 -> 590",
+    ]
+
+
+def test_drift_that_the_plan_undoes_is_not_told_twice() -> None:
+    plan = Plan((Action("update", DECODE, reason="mtp changed", changes=(Change("mtp", "true", "false"),)),))
+    text = shown(plan_view(plan, drift=(Change("decode/0.settings.mtp", "true", "false"),)))
+    assert "drift" not in text
+
+
+def test_a_plan_that_keeps_all_has_no_column_of_times() -> None:
+    assert "ready in" not in shown(plan_view(Plan((Action("keep", DECODE, seconds_to_ready=0),), seconds_to_ready=0)))
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_no_line_ends_in_blanks(name: str) -> None:
+    assert [line for line in shown(VIEWS[name]).splitlines() if line != line.rstrip()] == []
+
+
+def test_numbers_that_nobody_knows_have_no_column() -> None:
+    cell = replace(status().cells[0], queued=None)
+    text = shown(status_view(replace(status(), cells=(cell,)), NOW))
+    assert "queued" not in text
+    assert "served" in text
+
+
+def test_the_endpoint_tells_how_many_requests_wait() -> None:
+    endpoint = status().endpoint
+    assert endpoint is not None
+    assert "3 requests waiting" in shown(status_view(replace(status(), endpoint=replace(endpoint, waiting=3)), NOW))
+    assert "waiting" not in shown(status_view(replace(status(), endpoint=replace(endpoint, waiting=0)), NOW))
+
+
+def test_with_nothing_rented_an_endpoint_that_is_down_is_no_news() -> None:
+    endpoint = replace(status().endpoint or EndpointStatus("", False, None, ()), up=False)
+    text = shown(status_view(FleetStatus("quickstart", (), (), endpoint, Bill(())), NOW))
+    assert text == "quickstart: nothing is rented · $0.00/h now · $0.00 so far\n"
+
+
+def test_a_note_of_several_nodes_is_told_once() -> None:
+    node = status().nodes[0]
+    nodes = tuple(replace(node, node=NodeName("decode", index), note="slow") for index in range(3))
+    assert "decode/0-2: slow" in shown(status_view(replace(status(), nodes=nodes), NOW))
+
+
+def test_a_bill_sums_up_what_had_ended_before() -> None:
+    (old,) = bill().lines
+    new = replace(old, instance_id="i-2", started=NOW, ended=NOW, usd=Decimal(1))
+    text = shown(bill_view(Bill((old, new)), NOW, since=NOW))
+    assert "i-2" in text
+    assert "i-1" in text
+    text = shown(bill_view(Bill((old, new)), NOW, since=NOW + timedelta(seconds=1)))
+    assert [line.split() for line in text.splitlines()[1:]] == [
+        ["earlier", "2", "rentals", "$84.00"],
+        ["total", "$84.00"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "told"),
+    [
+        (["decode/0"], "decode/0"),
+        (["decode/1", "decode/0", "decode/2", "decode/9"], "decode/0-2, decode/9"),
+        (["prefill/0", "decode/0", "decode/0"], "decode/0, prefill/0"),
+        ([], ""),
+    ],
+)
+def test_nodes_are_named_in_runs(nodes: list[str], told: str) -> None:
+    assert named(map(NodeName.parse, nodes)) == told
 
 
 def test_a_plan_without_actions_says_that_there_is_nothing_to_do() -> None:

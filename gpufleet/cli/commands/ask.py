@@ -39,10 +39,11 @@ def command(
     show = pieces.append if output is OutputFormat.JSON else _print_piece
     with opened(path) as session:
         answer = api.ask(session, text, channel=channel, max_tokens=max_tokens, on_text=show)
+        asked_as = channel or next(iter(session.fleet.router.channels))
     if output is OutputFormat.JSON:
         from gpufleet.reporting.json import dumps, to_json
 
-        typer.echo(dumps({"text": "".join(pieces), **to_json(answer)}))
+        typer.echo(dumps({"channel": asked_as, "text": "".join(pieces), **to_json(answer)}))
         return
     typer.echo("")
     typer.secho(stats_line(answer), err=True, dim=True)
@@ -54,7 +55,7 @@ def stats_line(answer: Answer) -> str:
     parts += [f"first token after {answer.ttft_s:.2f} s"] if answer.ttft_s is not None else []
     speed = f" at {answer.tokens_per_s:.1f}/s" if answer.tokens_per_s is not None else ""
     parts.append(f"{answer.tokens} tokens{speed}")
-    parts += [f"waited {answer.queue_ms:.0f} ms"] if answer.queue_ms is not None else []
+    parts += [f"waited {answer.queue_ms:.0f} ms"] if answer.queue_ms else []
     parts += ["cut by --max-tokens"] if answer.finish_reason == "length" else []
     return " · ".join(parts)
 

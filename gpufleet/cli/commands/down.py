@@ -33,12 +33,13 @@ def command(
     """
     from gpufleet.engine import api
 
+    began = datetime.now(UTC)
     with watched(fleet_file(fleet, file)) as (session, view):
         _agree(api.status(session, live=False).bill, session.fleet.name, f"gpufleet down {session.path} --yes", yes=yes)
         with told_what_exists(session), view:
             bill = api.down(session)
         name = session.fleet.name
-    _show_bill(name, bill, output)
+    _show_bill(name, bill, output, since=began)
 
 
 def _agree(bill: Bill, fleet: str, command: str, *, yes: bool) -> None:
@@ -53,7 +54,7 @@ def _agree(bill: Bill, fleet: str, command: str, *, yes: bool) -> None:
     confirm(f"Remove {what}?", yes=yes, consequence=f"down would remove {what}", command=command)
 
 
-def _show_bill(fleet: str, bill: Bill, output: OutputFormat) -> None:
+def _show_bill(fleet: str, bill: Bill, output: OutputFormat, *, since: datetime) -> None:
     if output is OutputFormat.JSON:
         from gpufleet.reporting.json import bill_document, dumps
 
@@ -62,4 +63,4 @@ def _show_bill(fleet: str, bill: Bill, output: OutputFormat) -> None:
     from gpufleet.reporting.bill import bill_view
     from gpufleet.reporting.console import stdout
 
-    stdout().print(bill_view(bill, datetime.now(UTC)))
+    stdout().print(bill_view(bill, datetime.now(UTC), since=since))

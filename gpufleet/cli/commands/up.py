@@ -42,6 +42,7 @@ def command(
         api.check(session)
         plan = api.make_plan(session)
         _agree(session, plan, yes=yes)
+        view.quiet = not plan.changes
         with told_what_exists(session), view:
             status = api.up(session, plan)
     show_status(status, output)
