@@ -71,7 +71,7 @@ class Host:
         config.write_text(
             f"ListenAddress {self.address}\nPort {PORT}\nHostKey {self.root}/host_key\nPidFile none\nUsePAM no\n"
             f"AuthorizedKeysFile {self.root}/authorized_keys\nStrictModes no\nPasswordAuthentication no\n"
-            f"PermitRootLogin yes\nMaxStartups 100\nMaxSessions 100\n"
+            "PermitRootLogin yes\n"
             f"SetEnv PATH={self.root}/bin:{layout.HOST_PATH} TWIN_ROOT={self.root} HOME={self.root}/home\n"
         )
         Path("/run/sshd").mkdir(exist_ok=True)
