@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, NoReturn
 
 import typer
@@ -36,7 +38,21 @@ def gpufleet(
 
 def run(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and leave the process with its exit code."""
-    sys.exit(main(sys.argv[1:] if argv is None else argv))
+    code = main(sys.argv[1:] if argv is None else argv)
+    if code == Interrupted.exit_code:
+        _leave(code)
+    sys.exit(code)
+
+
+def _leave(code: int) -> NoReturn:
+    """Do not wait for calls that threads still have in flight: after a second Ctrl-C the user has waited enough.
+
+    What they were about is on disk, as after any kill.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def main(argv: Sequence[str]) -> int:

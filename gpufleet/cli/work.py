@@ -22,38 +22,48 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Session]:
-    """The fleet's session, for commands that show no progress."""
+def opened(path: Path, *, recover: bool = False) -> Iterator[Session]:
+    """The fleet's session, for commands that show no progress. For ``recover`` see `open_session`."""
     from gpufleet.engine.session import open_session
 
-    with open_session(path) as session:
+    with open_session(path, recover=recover) as session:
         warn(session.loaded.warnings)
         yield session
 
 
 @contextmanager
-def watched(path: Path) -> Iterator[tuple[Session, LiveView]]:
-    """The fleet's session and the view that shows its progress on stderr once it is entered."""
+def watched(path: Path, *, recover: bool = False) -> Iterator[tuple[Session, LiveView]]:
+    """The fleet's session and the view that shows its progress on stderr once it is entered.
+
+    Until the end a stop by Ctrl-C, SIGTERM or SIGHUP tells what exists, its price per hour, and the next two commands.
+    """
     from gpufleet.engine.session import open_session
+    from gpufleet.engine.signals import signals_interrupt
     from gpufleet.reporting.console import stderr
     from gpufleet.reporting.live import LiveView
 
     view = LiveView(stderr())
-    with open_session(path, sink=view.sink) as session:
+    with open_session(path, sink=view.sink, recover=recover) as session, signals_interrupt():
         warn(session.loaded.warnings)
-        yield session, view
+        with _told_what_exists(session):
+            yield session, view
 
 
 @contextmanager
-def told_what_exists(session: Session) -> Iterator[None]:
-    """Turn a stop by the user into the message of what exists, its price per hour, and the next two commands."""
+def _told_what_exists(session: Session) -> Iterator[None]:
     from gpufleet.engine import api
     from gpufleet.reporting.interrupt import interruption
 
     try:
         yield
     except (KeyboardInterrupt, Interrupted) as stop:
-        raise interruption(api.status(session, live=False).bill, str(session.path)) from stop
+        unclear = session.store.open_intents(session.fleet.name)
+        raise interruption(
+            api.status(session, live=False).bill,
+            str(session.path),
+            unclear=len(unclear),
+            unclear_usd_per_hour=session.store.pending_usd_per_hour(session.fleet.name),
+        ) from stop
 
 
 def warn(warnings: Sequence[Problem]) -> None:

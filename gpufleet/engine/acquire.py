@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from gpufleet.catalog.sizing import needs
 from gpufleet.domain.jobs import JobEvent, JobEventKind
-from gpufleet.domain.market import InstanceState, Offer
+from gpufleet.domain.market import Instance, InstanceState, Offer
 from gpufleet.domain.money import usd_per_hour
 from gpufleet.domain.nodes import NodeName
 from gpufleet.domain.status import Serving
@@ -22,20 +22,24 @@ from gpufleet.engine.jobs import NodeJobs
 from gpufleet.engine.lent import is_lent
 from gpufleet.engine.listing import Listing
 from gpufleet.engine.machines import BOOT_SLACK, LEAST_BOOT_SECONDS, Machines
-from gpufleet.engine.release import decide_end
+from gpufleet.engine.release import ask_end, decide_end
 from gpufleet.engine.rent import Wanted, rent
 from gpufleet.engine.session import Session, now
+from gpufleet.engine.settling import settling
 from gpufleet.engine.watch import NodeWatch
 from gpufleet.errors import Interrupted, NodeFailed
 from gpufleet.ledger.records import Rental
 from gpufleet.playbook.job import CompiledJob
 from gpufleet.providers.base import Provider
 from gpufleet.providers.errors import CapacityError
-from gpufleet.remote.errors import HostKeyChanged
+from gpufleet.remote.errors import ConnectionLost, HostKeyChanged
 from gpufleet.remote.jobs import run_job
+from gpufleet.remote.machine import Machine
 
 JOB_SECONDS = 6 * 3600.0
 """The longest any job may take; a conversion alone was seen to take 136 minutes."""
+UNREACHABLE_SECONDS = 900.0
+"""How long a running node may not answer before it counts as failed; it costs money all the while."""
 _TRIES = 3
 _DEAD = {InstanceState.ERROR, InstanceState.PREEMPTED, InstanceState.TERMINATED, InstanceState.STOPPED}
 
@@ -78,7 +82,11 @@ class Acquirer:
         raise AssertionError("unreachable")
 
     def run(self, rental: Rental, job: CompiledJob, watch: NodeWatch) -> None:
-        """Run one job on a node to its end, over as many connections as it takes."""
+        """Run one job on a node to its end, over as many connections as it takes.
+
+        Raises:
+            NodeFailed: the job failed, or the node is gone, or out of reach for too long.
+        """
         if self.session.stop.is_set():
             raise Interrupted("interrupted", where=str(rental.node))
         run_job(
@@ -86,7 +94,7 @@ class Acquirer:
             job,
             on_event=self._listener(rental, watch),
             stop=self.session.stop,
-            reconnect=lambda: self.machines.again(rental),
+            reconnect=_Reconnect(self, rental),
             deadline_seconds=JOB_SECONDS,
         )
 
@@ -142,20 +150,41 @@ class Acquirer:
         deadline = time.monotonic() + limit
         while True:
             instance = listing.instance(rental.instance_id)
-            state = instance.state if instance else InstanceState.TERMINATED
+            state = instance.state if instance else self._unseen(rental)
             if instance is not None:
                 rental = self.session.store.update_rental(instance)
             if state is InstanceState.RUNNING and rental.ssh is not None:
                 return rental
             if state in _DEAD:
-                told = f": {instance.message}" if instance and instance.message else ""
-                raise NodeFailed(f"{rental.node} is {state} at {provider.name}{told}", where=str(rental.node))
+                raise self._dead(rental, state, instance)
             if time.monotonic() > deadline:
                 raise NodeFailed(
                     f"{rental.node} is still {state} at {provider.name} after {limit:.0f} s", where=str(rental.node)
                 )
             if self.session.stop.wait(provider.caps.poll_seconds):
                 raise Interrupted("interrupted while a node boots", where=str(rental.node))
+
+    def check_alive(self, rental: Rental) -> None:
+        """Ask the provider about a node that does not answer.
+
+        Raises:
+            NodeFailed: it is no more.
+        """
+        instance = self.listings[rental.provider].instance(rental.instance_id)
+        state = instance.state if instance else self._unseen(rental)
+        if instance is not None:
+            self.session.store.update_rental(instance)
+        if state in _DEAD:
+            raise self._dead(rental, state, instance)
+
+    def _unseen(self, rental: Rental) -> InstanceState:
+        """What the absence of a rental means: nothing yet while it is fresh."""
+        fresh = settling(self.session, self._provider_of(rental), rental)
+        return InstanceState.PROVISIONING if fresh else InstanceState.TERMINATED
+
+    def _dead(self, rental: Rental, state: InstanceState, instance: Instance | None) -> NodeFailed:
+        told = f": {instance.message}" if instance and instance.message else ""
+        return NodeFailed(f"{rental.node} is {state} at {rental.provider}{told}", where=str(rental.node))
 
     def _boot_limit(self, rental: Rental) -> float:
         """Real seconds that a boot may take."""
@@ -176,6 +205,7 @@ class Acquirer:
         )
         watch.failed(f"{bad.message}; released, trying the next offer")
         decide_end(self.session, rental, f"bad node: {bad.message}"[:200])
+        ask_end(self.session, [rental])
 
     def _listener(self, rental: Rental, watch: NodeWatch) -> Callable[[JobEvent], None]:
         def listen(event: JobEvent) -> None:
@@ -199,6 +229,36 @@ class Acquirer:
 
     def _provider_of(self, rental: Rental) -> Provider:
         return self.session.provider_named(rental.provider)
+
+
+class _Reconnect:
+    """A new connection to a node whose old one broke, as long as there is hope."""
+
+    def __init__(self, acquirer: Acquirer, rental: Rental) -> None:
+        self._acquirer = acquirer
+        self._rental = rental
+        self._lost_at: float | None = None
+
+    def __call__(self) -> Machine:
+        """Try once.
+
+        Raises:
+            ConnectionLost: not now; the provider says that the node still runs.
+            NodeFailed: the node is no more, or out of reach for `UNREACHABLE_SECONDS`.
+        """
+        self._lost_at = self._lost_at or time.monotonic()
+        try:
+            machine = self._acquirer.machines.again(self._rental)
+        except ConnectionLost as lost:
+            self._acquirer.check_alive(self._rental)
+            if time.monotonic() - self._lost_at > UNREACHABLE_SECONDS:
+                raise NodeFailed(
+                    f"{self._rental.node} has been out of reach for {UNREACHABLE_SECONDS / 60:.0f} min: {lost.message}",
+                    where=str(self._rental.node),
+                ) from lost
+            raise
+        self._lost_at = None
+        return machine
 
 
 def has_rdma(rental: Rental, wanted: str) -> bool:

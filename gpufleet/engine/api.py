@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from gpufleet.domain.nodes import NodeName
 from gpufleet.domain.status import Bill, FleetStatus
-from gpufleet.engine.session import Session, now
-from gpufleet.errors import GpufleetError
+from gpufleet.engine.session import Session
+from gpufleet.errors import GpufleetError, InvalidFleet
 
 if TYPE_CHECKING:
     from gpufleet.planning.model import FieldChange, Plan
@@ -25,11 +25,19 @@ def check(session: Session) -> None:
     """Everything that `up` needs on this machine, asked before anything is shown, let alone rented.
 
     Raises:
-        InvalidFleet: a secret is missing or the certificate cannot be served.
+        InvalidFleet: a secret is missing, the certificate cannot be served, or a fleet that this file brought up under
+            another name still runs: it would be forgotten.
         EndpointFailed: haproxy is missing, or its port is taken.
     """
     from gpufleet.engine.front import Front
+    from gpufleet.engine.recover import left_by
 
+    if former := left_by(session.path, session.store, but=session.fleet.name):
+        raise InvalidFleet(
+            f"this file brought up fleet {former[0].name}, which still runs, and now names {session.fleet.name}",
+            where=str(session.path),
+            hint=f"remove it first (gpufleet down {session.path}), or give the file its former name",
+        )
     Front(session).check()
 
 
@@ -40,12 +48,11 @@ def make_plan(session: Session) -> Plan:
         ProviderRefused: a provider could not be read.
     """
     from gpufleet.engine.lent import with_holders
-    from gpufleet.engine.observe import desired, observed
-    from gpufleet.engine.sweep import refresh
-    from gpufleet.planning import planner
+    from gpufleet.engine.observe import plan_now
+    from gpufleet.engine.refresh import refresh
 
     refresh(session)
-    return with_holders(session, planner.plan(desired(session), observed(session), now()))
+    return with_holders(session, plan_now(session))
 
 
 def up(session: Session, plan: Plan) -> FleetStatus:

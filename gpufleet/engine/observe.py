@@ -15,8 +15,14 @@ from gpufleet.engine.router import asked_front
 from gpufleet.engine.session import Session, now
 from gpufleet.ledger.costs import bill
 from gpufleet.ledger.records import ObligationState, Rental
-from gpufleet.planning.model import Desired, Observed, ObservedNode, desired_up
+from gpufleet.planning.model import Desired, Observed, ObservedNode, Plan, desired_up
+from gpufleet.planning.planner import plan
 from gpufleet.serving.settings import node_settings
+
+
+def plan_now(session: Session) -> Plan:
+    """What `up` would do as things are. Pure but for reading offers; run `refresh` or `sweep` before it."""
+    return plan(desired(session), observed(session), now())
 
 
 def desired(session: Session) -> Desired:

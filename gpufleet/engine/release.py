@@ -1,7 +1,8 @@
 """End rentals, and believe it only when the provider has said so twice.
 
 A 2xx to a terminate call is a request, not evidence. An obligation closes after two observations in a row of a complete
-listing that shows the instance terminated, or lacks it while a read by id says it does not exist.
+listing that shows the instance terminated, or lacks it while a read by id says it does not exist. The absence of a
+rental so fresh that the provider may not show it yet is no evidence.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from decimal import Decimal
 
 from gpufleet.domain.market import Instance, InstanceState
 from gpufleet.domain.money import usd_per_hour
@@ -17,26 +20,39 @@ from gpufleet.engine.hosts import leave_host
 from gpufleet.engine.lent import is_lent
 from gpufleet.engine.listing import read
 from gpufleet.engine.session import Session
-from gpufleet.errors import Interrupted, ProviderRefused, StillBilling
+from gpufleet.engine.settling import settling
+from gpufleet.errors import GpufleetError, Interrupted, InvalidFleet, ProviderRefused, StillBilling
+from gpufleet.ledger.errors import LedgerConflict
 from gpufleet.ledger.records import Obligation, ObligationState, Rental
 from gpufleet.providers.base import Provider, TerminateAck
-from gpufleet.providers.errors import InstanceNotFound
+from gpufleet.providers.errors import AuthError, InstanceNotFound
 
 CONFIRM_SECONDS = 900.0
 """How long `confirm_gone` waits before it gives up with `StillBilling`; the obligations stay open."""
 _PARALLEL = 16
+_LONGEST_PAUSE = 30.0
+_ASK_AGAIN_PAUSES = 1.5
+"""Each time a provider took the request and went on all the same, the next look comes that much later."""
 
 
 def decide_end(session: Session, rental: Rental, reason: str) -> None:
     """Write down that a rental is to end; from here on every run tries until it is gone."""
     session.store.oblige(rental.provider, rental.instance_id, fleet=session.fleet.name, reason=reason)
-    phase = "release" if is_lent(session.provider_named(rental.provider)) else "terminate"
-    session.sink(Progress(rental.node, phase, ProgressState.RUNNING, message=reason))
+    session.sink(Progress(rental.node, _word(session, rental), ProgressState.RUNNING, message=reason))
 
 
 def ending(session: Session) -> list[Obligation]:
     """What is to end and is not confirmed gone."""
     return [o for o in session.store.open_obligations(session.fleet.name) if o.state is ObligationState.ENDING]
+
+
+def ask_end(session: Session, rentals: Sequence[Rental]) -> None:
+    """Ask at once for the end of rentals whose end is decided, so that they bill no longer than they must.
+
+    What fails here is asked again by `confirm_gone`, which also waits for the evidence.
+    """
+    refs = {(r.provider, r.instance_id) for r in rentals}
+    _Ends(session).ask([o for o in ending(session) if (o.provider, o.ref) in refs])
 
 
 def confirm_gone(session: Session, *, give_up: float = CONFIRM_SECONDS) -> None:
@@ -45,65 +61,140 @@ def confirm_gone(session: Session, *, give_up: float = CONFIRM_SECONDS) -> None:
     A lent host is cleaned up before it is given back: from that moment on it may be somebody else's.
 
     Raises:
-        StillBilling: something could not be confirmed within ``give_up`` seconds; says what and what it costs.
+        StillBilling: something could not be confirmed within ``give_up`` seconds, or nobody may ask (other credentials,
+            a broken provider section); says what and what it costs. Everything else is ended before that is told.
         Interrupted: the user asked to stop; the obligations stay.
     """
     deadline = time.monotonic() + give_up
-    asked: set[int] = set()
+    ends = _Ends(session)
     pause = 0.0
     while open_ones := ending(session):
+        hint = f"gpufleet down {session.path}"
         if session.stop.wait(pause):
-            raise Interrupted(_still(session, open_ones), hint=f"gpufleet down {session.path}")
+            raise Interrupted(_still(session, open_ones), hint=hint)
+        if why := ends.hopeless(open_ones):
+            raise StillBilling(f"{_still(session, open_ones)}: {why.message}", where=why.where, hint=why.hint or hint)
         if time.monotonic() > deadline:
-            raise StillBilling(_still(session, open_ones), hint=f"gpufleet down {session.path}")
-        asked |= _terminate(session, [o for o in open_ones if o.obligation_id not in asked])
-        for provider_name in sorted({o.provider for o in open_ones}):
-            mine = [o for o in open_ones if o.provider == provider_name]
-            asked -= _observe(session, session.provider_named(provider_name), mine)
-        pause = max((session.provider_named(o.provider).caps.poll_seconds for o in open_ones), default=1.0)
+            raise StillBilling(_still(session, open_ones), hint=hint)
+        ends.ask(open_ones)
+        pause = ends.observe(open_ones)
+        _tell_gone(session, open_ones)
 
 
-def _terminate(session: Session, obligations: Sequence[Obligation]) -> set[int]:
-    """Ask for the end of each; returns those whose request was taken."""
-    if not obligations:
-        return set()
-    with ThreadPoolExecutor(max_workers=min(_PARALLEL, len(obligations))) as pool:
-        taken = pool.map(lambda o: _terminate_one(session, o), obligations)
-    return {o.obligation_id for o, ok in zip(obligations, taken, strict=True) if ok}
+def _tell_gone(session: Session, before: Sequence[Obligation]) -> None:
+    """Tell which nodes have ended; one whose rental was only replaced has not."""
+    left = {o.obligation_id for o in ending(session)}
+    held = {r.node for r in session.store.rentals(session.fleet.name)}
+    for obligation in before:
+        rental = session.store.rental(obligation.provider, obligation.ref)
+        if rental and obligation.obligation_id not in left and rental.node not in held:
+            session.sink(Progress(rental.node, "confirm", ProgressState.DONE, message="gone"))
 
 
-def _terminate_one(session: Session, obligation: Obligation) -> bool:
-    provider = session.provider_named(obligation.provider)
-    rental = session.store.rental(obligation.provider, obligation.ref)
-    if rental is not None and is_lent(provider) and rental.state is not InstanceState.TERMINATED:
-        leave_host(session, provider, rental)
-    try:
-        ack = read(provider, lambda: provider.terminate(obligation.ref), give_up=5.0)
-    except ProviderRefused as refusal:
-        session.store.record_observation(obligation.obligation_id, gone=False, error=refusal.message)
-        return False
-    return ack is not TerminateAck.NOT_YET
+@dataclass
+class _Ends:
+    """One run's way to the end of its rentals."""
 
+    session: Session
+    asked: set[int] = field(default_factory=set)
+    """Obligations whose provider has taken the request."""
+    in_vain: int = 0
+    """How often something ran on although its end had been taken."""
+    blocked: dict[str, GpufleetError] = field(default_factory=dict)
+    """Providers that cannot be asked in this run, whatever is waited for."""
 
-def _observe(session: Session, provider: Provider, obligations: Sequence[Obligation]) -> set[int]:
-    """One complete observation of a provider; returns those that have to be asked again."""
-    try:
-        listed = {i.instance_id: i for i in read(provider, provider.inventory).instances}
-    except ProviderRefused as refusal:
+    def hopeless(self, open_ones: Sequence[Obligation]) -> GpufleetError | None:
+        """Why none of these can be ended in this run."""
+        causes = [self.blocked.get(o.provider) for o in open_ones]
+        return causes[0] if all(causes) else None
+
+    def ask(self, open_ones: Sequence[Obligation]) -> None:
+        """Ask for the end of each that was not asked yet."""
+        due = [o for o in open_ones if o.obligation_id not in self.asked and self._provider(o.provider)]
+        if due:
+            with ThreadPoolExecutor(max_workers=min(_PARALLEL, len(due))) as pool:
+                taken = pool.map(self._terminate, due)
+                self.asked |= {o.obligation_id for o, ok in zip(due, taken, strict=True) if ok}
+
+    def observe(self, open_ones: Sequence[Obligation]) -> float:
+        """Look once at every provider; returns how long to wait before the next look."""
+        pauses = [0.1]
+        for name in sorted({o.provider for o in open_ones}):
+            if provider := self._provider(name):
+                again = self._observe(provider, [o for o in open_ones if o.provider == name])
+                self.in_vain += bool(again & self.asked)
+                self.asked -= again
+                pauses.append(provider.caps.poll_seconds)
+        return min(max(pauses) * _ASK_AGAIN_PAUSES**self.in_vain, max(_LONGEST_PAUSE, *pauses))
+
+    def _provider(self, name: str) -> Provider | None:
+        """The provider, once it is sure that it speaks of the account that these rentals were made with."""
+        if name in self.blocked:
+            return None
+        try:
+            provider = self.session.provider_named(name)
+            self.session.account(provider)
+        except (InvalidFleet, LedgerConflict, ProviderRefused) as error:
+            self.blocked[name] = error
+            return None
+        return provider
+
+    def _terminate(self, obligation: Obligation) -> bool:
+        """Ask for one end; true when the request was taken."""
+        store, provider = self.session.store, self.session.provider_named(obligation.provider)
+        rental = store.rental(obligation.provider, obligation.ref)
+        if rental is not None and is_lent(provider) and rental.state is not InstanceState.TERMINATED:
+            leave_host(self.session, provider, rental)
+        try:
+            ack = read(provider, lambda: provider.terminate(obligation.ref), give_up=5.0)
+        except ProviderRefused as refusal:
+            self._refused(provider, [obligation], refusal)
+            return False
+        return ack is not TerminateAck.NOT_YET
+
+    def _observe(self, provider: Provider, obligations: Sequence[Obligation]) -> set[int]:
+        """One complete observation of a provider; returns those that have to be asked again."""
+        try:
+            listed = {i.instance_id: i for i in read(provider, provider.inventory).instances}
+        except ProviderRefused as refusal:
+            self._refused(provider, obligations, refusal)
+            return set()
+        again = set()
         for obligation in obligations:
-            session.store.record_observation(obligation.obligation_id, gone=False, error=refusal.message)
-        return set()
-    again = set()
-    for obligation in obligations:
-        instance = listed.get(obligation.ref) or _by_id(provider, obligation.ref)
-        gone = instance is None or instance.state is InstanceState.TERMINATED
-        if instance is not None:
-            session.store.update_rental(instance)
-        ended_at = instance.ended_at if instance is not None else None
-        session.store.record_observation(obligation.obligation_id, gone=gone, ended_at=ended_at)
-        if not gone and instance is not None and instance.state is not InstanceState.TERMINATING:
-            again.add(obligation.obligation_id)
-    return again
+            try:
+                instance = listed.get(obligation.ref) or _by_id(provider, obligation.ref)
+            except ProviderRefused as refusal:
+                self._refused(provider, [obligation], refusal)
+                continue
+            if self._record(provider, obligation, instance):
+                again.add(obligation.obligation_id)
+        return again
+
+    def _record(self, provider: Provider, obligation: Obligation, instance: Instance | None) -> bool:
+        """Write down what was seen; true when the end has to be asked for again."""
+        store = self.session.store
+        if instance is None:
+            rental = store.rental(obligation.provider, obligation.ref)
+            early = rental is not None and settling(self.session, provider, rental)
+            store.record_observation(obligation.obligation_id, gone=not early)
+            return early
+        store.update_rental(instance)
+        gone = instance.state is InstanceState.TERMINATED
+        store.record_observation(obligation.obligation_id, gone=gone, ended_at=instance.ended_at)
+        return not gone and instance.state is not InstanceState.TERMINATING
+
+    def _refused(self, provider: Provider, obligations: Sequence[Obligation], refusal: ProviderRefused) -> None:
+        for obligation in obligations:
+            self.session.store.record_observation(obligation.obligation_id, gone=False, error=refusal.message)
+        if isinstance(refusal, AuthError):
+            self.blocked[provider.name] = refusal
+
+
+def _word(session: Session, rental: Rental) -> str:
+    try:
+        return "release" if is_lent(session.provider_named(rental.provider)) else "terminate"
+    except InvalidFleet:
+        return "terminate"
 
 
 def _by_id(provider: Provider, instance_id: str) -> Instance | None:
@@ -114,8 +205,9 @@ def _by_id(provider: Provider, instance_id: str) -> Instance | None:
 
 
 def _still(session: Session, obligations: Sequence[Obligation]) -> str:
-    rentals = {r.instance_id: r for r in session.store.rentals(session.fleet.name)}
-    mine = [rentals[o.ref] for o in obligations if o.ref in rentals]
-    rate = sum((r.usd_per_hour for r in mine), start=type(mine[0].usd_per_hour)(0)) if mine else None
+    rentals = {(r.provider, r.instance_id): r for r in session.store.rentals(session.fleet.name)}
+    mine = [rentals[o.provider, o.ref] for o in obligations if (o.provider, o.ref) in rentals]
+    rate = usd_per_hour(sum((r.usd_per_hour for r in mine), Decimal(0)))
     names = ", ".join(f"{r.node} ({r.provider} {r.instance_id})" for r in mine)
-    return f"{len(obligations)} rentals are not confirmed gone and cost {usd_per_hour(rate)}: {names}"
+    what = "1 rental is" if len(obligations) == 1 else f"{len(obligations)} rentals are"
+    return f"{what} not confirmed gone, {rate}: {names}"

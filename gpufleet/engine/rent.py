@@ -6,7 +6,6 @@ looked up by its key in complete listings over the provider's settle window.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,10 +13,13 @@ from datetime import datetime
 from decimal import Decimal
 
 from gpufleet.domain.market import Instance, Offer
+from gpufleet.domain.money import usd_per_hour
 from gpufleet.domain.nodes import NodeName
 from gpufleet.engine.keys import new_key
 from gpufleet.engine.listing import Listing, read
+from gpufleet.engine.release import ask_end, decide_end
 from gpufleet.engine.session import Session
+from gpufleet.engine.settling import window_left
 from gpufleet.errors import Interrupted, ProviderRefused
 from gpufleet.ledger.records import Intent, IntentRecord, IntentState, Rental
 from gpufleet.providers.base import CreateRequest, Provider
@@ -38,6 +40,8 @@ from gpufleet.providers.errors import (
 _SENDS_PER_OFFER = 4
 """Creates that were surely refused before processing (429, connection refused) are asked again, with a new key."""
 _LEAST_LOOKUPS = 3
+_LONGEST_PAUSE = 60.0
+"""A provider that asks for a longer wait before the next create has refused it, for this run."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +89,9 @@ def _rent_offer(session: Session, provider: Provider, listing: Listing, wanted: 
         try:
             return _create_once(session, provider, listing, wanted, offer)
         except (RateLimited, NotSent) as refusal:
-            if attempt == _SENDS_PER_OFFER - 1:
-                raise
             pause = refusal.retry_after if isinstance(refusal, RateLimited) else 0.5 * 2**attempt
+            if attempt == _SENDS_PER_OFFER - 1 or pause > _LONGEST_PAUSE:
+                raise
             session.stop.wait(pause)
     raise AssertionError("unreachable")
 
@@ -99,7 +103,7 @@ def _create_once(session: Session, provider: Provider, listing: Listing, wanted:
     store.open_intent(_intent(session, provider, request))
     store.mark_sent(request.key)
     try:
-        instance = provider.create(request)
+        rental = store.record_rental(request.key, provider.create(request))
     except (
         RateLimited,
         CapacityError,
@@ -120,38 +124,49 @@ def _create_once(session: Session, provider: Provider, listing: Listing, wanted:
         found = look_up(session, provider, listing, request.key, named=unclear.instance_ids)
         if found is None:
             raise CapacityError(f"the create of {wanted.node} was lost and nothing was created") from unclear
-        return found
-    return record(session, request.key, instance)
+        rental = found
+    return _within_limit(session, rental, request.max_usd_per_hour)
 
 
-def record(session: Session, key: str, instance: Instance) -> Rental:
-    """Store what a create gave before anything else is done with it."""
-    offer = session.terms.get(key)
-    if offer is None:
-        return session.store.record_rental(key, instance)
-    return session.store.record_rental(
-        key, instance, billing_increment_s=offer.billing_increment_seconds, min_rental_s=offer.min_rental_seconds
-    )
+def _within_limit(session: Session, rental: Rental, limit: Decimal) -> Rental:
+    """What was rented at another price than the offer's is not kept."""
+    if rental.usd_per_hour <= limit:
+        return rental
+    told = f"it costs {usd_per_hour(rental.usd_per_hour)}, above {usd_per_hour(limit)}"
+    decide_end(session, rental, told)
+    ask_end(session, [rental])
+    raise PriceChanged(f"{rental.offer_id} was rented for {rental.node} and is ended: {told}")
 
 
 def look_up(
-    session: Session, provider: Provider, listing: Listing, key: str, *, named: Sequence[str] = ()
+    session: Session,
+    provider: Provider,
+    listing: Listing,
+    key: str,
+    *,
+    named: Sequence[str] = (),
+    sent_at: datetime | None = None,
 ) -> Rental | None:
     """Find what an unclear create made, by key in complete listings and by the ids its error named.
 
-    Looks at least three times and for the provider's settle window. Further instances of the same key are recorded as
-    duplicates, which the next release terminates. None: presumed absent; later sweeps look again.
+    Looks at least three times and until the provider's settle window after ``sent_at`` (None: now) is over. Further
+    instances of the same key are recorded as duplicates, and end. None: presumed absent; later sweeps look again.
+
+    Raises:
+        Interrupted: the user asked to stop; the call stays unclear, and the next run looks again.
     """
-    deadline = time.monotonic() + provider.caps.settle_seconds
+    deadline = time.monotonic() + window_left(provider, sent_at)
     pause = min(provider.caps.poll_seconds, max(0.05, provider.caps.settle_seconds / 10))
     looks = 0
     while looks < _LEAST_LOOKUPS or time.monotonic() < deadline:
         found = [*listing.inventory(fresh=True).named(key), *_by_id(provider, named)]
         if found:
-            rentals = [record(session, key, instance) for instance in _unique(found)]
+            rentals = [session.store.record_rental(key, instance) for instance in _unique(found)]
+            ask_end(session, [r for r in rentals if r.duplicate])
             return next((r for r in rentals if not r.duplicate), rentals[0])
         looks += 1
-        threading.Event().wait(pause)
+        if session.stop.wait(pause):
+            raise Interrupted(f"interrupted while looking for what the create call {key} made")
     session.store.settle_intent(key, IntentState.PRESUMED_ABSENT)
     return None
 
@@ -162,7 +177,7 @@ def clear_up(session: Session, provider: Provider, listing: Listing, intent: Int
     if intent.state is IntentState.PREPARED:
         session.store.settle_intent(key, IntentState.NOT_SENT, error="the run ended before the call was sent")
         return None
-    return look_up(session, provider, listing, key)
+    return look_up(session, provider, listing, key, sent_at=intent.sent_at)
 
 
 def _by_id(provider: Provider, named: Sequence[str]) -> list[Instance]:
@@ -207,4 +222,6 @@ def _intent(session: Session, provider: Provider, request: CreateRequest) -> Int
         max_usd_per_hour=request.max_usd_per_hour,
         region=offer.region,
         deadline_at=request.deadline_at,
+        billing_increment_s=offer.billing_increment_seconds,
+        min_rental_s=offer.min_rental_seconds,
     )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from gpufleet.domain.market import Offer
 from gpufleet.domain.progress import Progress, ProgressSink
 from gpufleet.engine.paths import FleetPaths, default_state_dir
+from gpufleet.errors import InvalidFleet
 from gpufleet.spec.load import LoadedFleet, load_fleet
 from gpufleet.spec.model import Fleet, ProviderUse
 from gpufleet.spec.problems import Problem
@@ -42,11 +43,12 @@ class Session:
     sink: ProgressSink = ignore
     stop: threading.Event = field(default_factory=threading.Event)
     terms: dict[str, Offer] = field(default_factory=dict)
-    """Billing terms of the offers that this run's keys were sent for."""
+    """The offers that this run's keys were sent for."""
     offers: dict[str, Sequence[Offer]] = field(default_factory=dict)
     """Per pool what the last plan could choose from."""
     _accounts: dict[str, str] = field(default_factory=dict)
     _providers: dict[str, Provider] = field(default_factory=dict)
+    _options: dict[str, dict[str, object]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -67,35 +69,58 @@ class Session:
         return FleetPaths(self.state_dir / "fleets" / self.fleet.name)
 
     def provider(self, use: ProviderUse) -> Provider:
-        """The adapter for a provider section of the fleet file; one per name and run."""
+        """The adapter for a provider section of the fleet file; one per name and run.
+
+        Raises:
+            InvalidFleet: the section or its provider file is wrong, or another section gives it other options.
+        """
         from gpufleet.providers.registry import open_provider
 
         with self._lock:
             if use.use not in self._providers:
                 self._providers[use.use] = open_provider(use, fleet_dir=self.path.parent, state_dir=self.state_dir)
+                self._options[use.use] = use.options
+            if self._options[use.use] != use.options:
+                raise InvalidFleet(
+                    f"provider {use.use} is used with two sets of options",
+                    where=str(self.path),
+                    hint="rentals are known by their provider's name: give the second one a provider file of its own",
+                )
             return self._providers[use.use]
 
     def provider_named(self, name: str) -> Provider:
-        """The adapter that a rental was made with: the fleet file's section of that name, else its defaults."""
+        """The adapter that a rental was made with: as the fleet file has it, else as it was when it was last used."""
+        with self._lock:
+            if name in self._providers:
+                return self._providers[name]
         uses = [self.fleet.provider, *(p.provider for p in self.fleet.pools.values() if p.provider)]
-        use = next((u for u in uses if u.use == name), ProviderUse(use=name))
-        return self.provider(use)
+        use = next((u for u in uses if u.use == name), None)
+        return self.provider(use or ProviderUse(use=name, **self.store.provider_options(self.fleet.name, name) or {}))
+
+    def owing_providers(self) -> list[str]:
+        """Names of providers where something of this fleet is not confirmed gone, or may be."""
+        names = {rental.provider for rental in self.store.rentals(self.fleet.name)}
+        names |= {owed.provider for owed in self.store.open_obligations(self.fleet.name)}
+        return sorted(names | {intent.intent.provider for intent in self.store.open_intents(self.fleet.name)})
 
     def providers(self) -> list[Provider]:
         """Every provider that this fleet uses or still has rentals with."""
-        names = {self.fleet.provider_of(pool).use for pool in self.fleet.pools}
-        names |= {rental.provider for rental in self.store.rentals(self.fleet.name)}
-        names |= {intent.intent.provider for intent in self.store.open_intents(self.fleet.name)}
+        names = {self.fleet.provider_of(pool).use for pool in self.fleet.pools} | {*self.owing_providers()}
         return [self.provider_named(name) for name in sorted(names)]
 
     def account(self, provider: Provider) -> str:
-        """Whose money a provider spends; asked once per run, and refused when it is not the fleet's."""
+        """Whose money a provider spends; asked once per run, and refused when it is not the fleet's.
+
+        Raises:
+            LedgerConflict: these are the credentials of another account than the one that still owes.
+        """
         from gpufleet.engine.listing import read
 
         with self._lock:
             if provider.name not in self._accounts:
                 account = read(provider, provider.whoami).account_id
-                self.store.bind_account(self.fleet.name, provider.name, account)
+                options = self._options.get(provider.name, {})
+                self.store.bind_account(self.fleet.name, provider.name, account, options)
                 self._accounts[provider.name] = account
             return self._accounts[provider.name]
 
@@ -110,17 +135,30 @@ class Session:
         self.close()
 
 
-def open_session(fleet_file: Path, *, sink: ProgressSink = ignore, state_dir: Path | None = None) -> Session:
+def open_session(
+    fleet_file: Path, *, sink: ProgressSink = ignore, state_dir: Path | None = None, recover: bool = False
+) -> Session:
     """Read and check the fleet file and open the ledger.
+
+    Args:
+        recover: where the file is gone, broken or renamed and what it brought up still runs, take the text that the
+            ledger has of it, with a warning. For commands that only look or remove.
 
     Raises:
         InvalidFleet: when the file is wrong.
     """
     import os
 
+    from gpufleet.engine.recover import load_or_recover
     from gpufleet.ledger.store import Store
 
-    loaded = load_fleet(fleet_file)
     state = state_dir or default_state_dir()
     ledger: Path | str = os.environ.get("GPUFLEET_LEDGER") or state / "ledger.db"
-    return Session(loaded, state, Store.open(ledger), ledger, sink)
+    if not recover or (isinstance(ledger, Path) and not ledger.exists()):
+        return Session(load_fleet(fleet_file), state, Store.open(ledger), ledger, sink)
+    store = Store.open(ledger)
+    try:
+        return Session(load_or_recover(fleet_file, store), state, store, ledger, sink)
+    except InvalidFleet:
+        store.close()
+        raise

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from gpufleet.domain.money import usd_per_hour
 from gpufleet.domain.nodes import NodeName, Role
-from gpufleet.domain.status import FleetStatus, NodeStatus, Serving
+from gpufleet.domain.status import EndpointStatus, FleetStatus, NodeStatus, Serving
 from gpufleet.engine.front import Front
+from gpufleet.engine.refresh import refresh, strangers, told
 from gpufleet.engine.session import Session, now
-from gpufleet.engine.sweep import refresh
-from gpufleet.errors import ProviderRefused
+from gpufleet.errors import GpufleetError, InvalidFleet
 from gpufleet.ledger.costs import bill
 from gpufleet.ledger.records import Obligation, ObligationState, Rental
 
@@ -18,9 +18,10 @@ def fleet_status(session: Session, *, live: bool) -> FleetStatus:
     problems: list[str] = []
     if live:
         try:
-            refresh(session)
-        except ProviderRefused as refusal:
-            problems.append(f"{refusal.message}; what is shown may be old")
+            if unknown := strangers(session, refresh(session)):
+                problems.append(told(unknown))
+        except GpufleetError as failure:
+            problems.append(f"{failure.message}; what is shown may be old")
     front = Front(session)
     sick = front.sick_nodes()
     rentals = session.store.rentals(session.fleet.name)
@@ -28,10 +29,19 @@ def fleet_status(session: Session, *, live: bool) -> FleetStatus:
         fleet=session.fleet.name,
         nodes=tuple(_node(session, rental, rental.node in sick) for rental in rentals),
         cells=front.cells() if rentals else (),
-        endpoint=front.status(),
+        endpoint=_endpoint(front, problems),
         bill=bill(session.store, session.fleet.name, now()),
         problems=(*problems, *_problems(session, rentals)),
     )
+
+
+def _endpoint(front: Front, problems: list[str]) -> EndpointStatus | None:
+    """A secret that is gone is no reason to tell nothing, least of all what still costs money."""
+    try:
+        return front.status()
+    except InvalidFleet as missing:
+        problems.append(missing.message)
+        return None
 
 
 def _node(session: Session, rental: Rental, sick: bool) -> NodeStatus:

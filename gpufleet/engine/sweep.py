@@ -1,30 +1,17 @@
-"""Bring the ledger up to date with what the providers say, before anything is decided."""
+"""`refresh`, and settle what earlier runs left unclear, before anything is decided. Needs the fleet's lock."""
 
 from __future__ import annotations
 
-from gpufleet.domain.market import Instance, InstanceState
+from concurrent.futures import ThreadPoolExecutor
+
 from gpufleet.engine.listing import Listing
-from gpufleet.engine.rent import clear_up, record
+from gpufleet.engine.refresh import refresh, refresh_one
+from gpufleet.engine.rent import clear_up
 from gpufleet.engine.session import Session
-from gpufleet.ledger.records import IntentState, Rental
+from gpufleet.errors import GpufleetError, Interrupted
 from gpufleet.providers.base import Provider
 
-
-def refresh(session: Session) -> dict[str, Listing]:
-    """Take in how every live rental is now; returns the listings read. Rents, ends and settles nothing.
-
-    Raises:
-        ProviderRefused: a provider could not be read.
-        LedgerConflict: its account is not the one that the rentals were made with; everything would look gone.
-    """
-    listings = {}
-    for provider in session.providers():
-        listing = listings[provider.name] = Listing(provider)
-        session.account(provider)
-        for rental in session.store.rentals(session.fleet.name):
-            if rental.provider == provider.name:
-                session.store.update_rental(listing.instance(rental.instance_id) or _absent(rental))
-    return listings
+_PARALLEL = 16
 
 
 def sweep(session: Session) -> dict[str, Listing]:
@@ -32,34 +19,49 @@ def sweep(session: Session) -> dict[str, Listing]:
 
     Raises:
         As `refresh`.
+        Interrupted: the user asked to stop; what is unclear stays so.
     """
     listings = refresh(session)
-    for provider in session.providers():
-        _settle(session, provider, listings[provider.name])
+    for name, listing in listings.items():
+        _settle(session, session.provider_named(name), listing)
     return listings
 
 
-def _settle(session: Session, provider: Provider, listing: Listing) -> None:
-    for intent in session.store.open_intents(session.fleet.name):
-        if intent.intent.provider == provider.name:
-            clear_up(session, provider, listing, intent)
-    for late in session.store.intents(session.fleet.name, [IntentState.PRESUMED_ABSENT]):
-        if late.intent.provider == provider.name:
-            for instance in listing.inventory().named(late.intent.key):
-                record(session, late.intent.key, instance)
+def sweep_owing(session: Session) -> tuple[dict[str, Listing], list[GpufleetError]]:
+    """`sweep` for the end of a fleet: only providers that it owes something, and one that fails stops no other.
 
+    Returns the listings that could be read, and why others could not.
 
-def _absent(rental: Rental) -> Instance:
-    """A rental that neither a complete listing nor a read by id knows.
-
-    It counts as terminated for planning; the meter is believed to have stopped only after two such observations.
+    Raises:
+        Interrupted: the user asked to stop.
     """
-    return Instance(
-        provider=rental.provider,
-        instance_id=rental.instance_id,
-        name=rental.key,
-        state=InstanceState.TERMINATED,
-        raw_state="absent",
-        usd_per_hour=None,
-        message="the provider no longer has it",
-    )
+    listings, failures = {}, []
+    for name in session.owing_providers():
+        try:
+            provider = session.provider_named(name)
+            listing = refresh_one(session, provider)
+            _settle(session, provider, listing)
+            listings[name] = listing
+        except Interrupted:
+            raise
+        except GpufleetError as failure:
+            failures.append(failure)
+    return listings, failures
+
+
+def _settle(session: Session, provider: Provider, listing: Listing) -> None:
+    mine = [i for i in session.store.open_intents(session.fleet.name) if i.intent.provider == provider.name]
+    if mine:
+        with ThreadPoolExecutor(max_workers=min(_PARALLEL, len(mine))) as pool:
+            list(pool.map(lambda intent: clear_up(session, provider, listing, intent), mine))
+    _take_in(session, provider, listing)
+
+
+def _take_in(session: Session, provider: Provider, listing: Listing) -> None:
+    """Record what carries a key of ours and is in no record: a late answer to a lost create, or a second one."""
+    keys = {i.intent.key for i in session.store.intents(session.fleet.name) if i.intent.provider == provider.name}
+    for instance in listing.inventory().instances:
+        if instance.name in keys and instance.state.may_bill:
+            known = session.store.rental(provider.name, instance.instance_id)
+            if known is None or (known.key != instance.name and not known.live):
+                session.store.record_rental(instance.name, instance)

@@ -50,7 +50,8 @@ class TaskGraph:
         done: set[str] = set()
         failed: dict[str, BaseException] = {}
         running: dict[Future[None], str] = {}
-        with ThreadPoolExecutor(max_workers=len(self.tasks), thread_name_prefix="task") as pool:
+        pool = ThreadPoolExecutor(max_workers=len(self.tasks), thread_name_prefix="task")
+        try:
             while waiting or running:
                 for task in self._startable(waiting, done, stop):
                     running[pool.submit(task.work)] = waiting.pop(task.name).name
@@ -64,6 +65,9 @@ class TaskGraph:
                         done.add(name)
                     else:
                         failed[name] = error
+        finally:
+            # All have ended by now, unless a second Ctrl-C came: then nobody waits for what still runs.
+            pool.shutdown(wait=False, cancel_futures=True)
         if stop.is_set() and len(done) < len(self.tasks):
             raise Interrupted("interrupted")
         return failed

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 
-from gpufleet.domain.market import Offer
+from gpufleet.domain.market import InstanceState, Offer
+from gpufleet.domain.money import usd_per_hour
 from gpufleet.domain.nodes import NodeName
 from gpufleet.domain.progress import Progress, ProgressState
 from gpufleet.domain.status import Serving
 from gpufleet.engine.acquire import Acquirer
 from gpufleet.engine.bringup import VLLM_ROUTER, BringUp, Target
+from gpufleet.engine.drain import drain
 from gpufleet.engine.front import Front
 from gpufleet.engine.machines import Machines
-from gpufleet.engine.observe import expected_phases
+from gpufleet.engine.observe import expected_phases, plan_now
 from gpufleet.engine.record import write_record
-from gpufleet.engine.release import confirm_gone, decide_end, ending
+from gpufleet.engine.release import ask_end, confirm_gone, decide_end, ending
 from gpufleet.engine.router import open_front
 from gpufleet.engine.session import Session
 from gpufleet.engine.signals import stop_on_signals
@@ -22,22 +25,24 @@ from gpufleet.engine.sweep import sweep
 from gpufleet.engine.talk import prove_channels
 from gpufleet.engine.tasks import raise_failures
 from gpufleet.engine.watch import NodeWatch
-from gpufleet.errors import InvalidFleet
+from gpufleet.errors import Declined, GpufleetError, Interrupted, InvalidFleet
 from gpufleet.ledger.records import Rental
-from gpufleet.planning.model import Action, ActionKind, Plan
+from gpufleet.planning.model import WANTED_KINDS, Action, ActionKind, Plan
 from gpufleet.planning.placement import fits
 
-_RENTS = {ActionKind.CREATE, ActionKind.REPLACE}
+_ENDS = {ActionKind.TERMINATE, ActionKind.REPLACE}
 
 
 def bring_up(session: Session, plan: Plan) -> None:
-    """Carry ``plan`` out. The fleet's lock is held by the caller.
+    """Carry ``plan``, which the user has agreed to, out. The fleet's lock is held by the caller.
+
+    The plan was made before the lock was taken, so it is made again: what is carried out is what is true now.
 
     Raises:
         InvalidFleet: the plan is refused (over budget, no offer). Nothing was rented.
+        Declined: it would now cost more, or end more, than was agreed to. Nothing was rented.
     """
-    if plan.refusal:
-        raise InvalidFleet(plan.refusal, hint=f"gpufleet plan {session.path}")
+    _check_refusal(session, plan)
     machines = Machines(session)
     try:
         with stop_on_signals(session.stop):
@@ -48,22 +53,65 @@ def bring_up(session: Session, plan: Plan) -> None:
 
 def _carry_out(session: Session, plan: Plan, machines: Machines) -> None:
     acquirer = Acquirer(session, machines, sweep(session))
-    held = live_rentals(session)
-    _end_unwanted(session, plan)
-    targets = {
-        action.node: _target(session, plan, action.node, held)
-        for action in plan.actions
-        if action.node in _wanted(plan)
-    }
+    agreed, plan = plan, plan_now(session)
+    _check_refusal(session, plan)
+    _check_agreed(session, agreed, plan)
+    unwanted = _unwanted(session, plan)
+    serving = [r for r in unwanted if r.serving is Serving.READY and r.state is InstanceState.RUNNING]
+    _end(session, plan, [r for r in unwanted if r not in serving])
+    targets = {action.node: _target(session, action) for action in plan.actions if action.kind in WANTED_KINDS}
     watches = {node: _watch(session, node) for node in targets}
     work = BringUp(session, acquirer, targets, watches)
+    if serving:
+        work.graph.add("end", lambda: _drain_and_end(session, plan, serving))
     failures = work.run()
-    _open(session, work, plan)
+    failures |= _attempt("endpoint", lambda: _open(session, work, plan))
+    failures |= _attempt("confirm", lambda: _confirm(session))
+    raise_failures(failures)
+    session.sink(Progress(None, "ready", ProgressState.DONE, message=Front(session).url))
+
+
+def _check_refusal(session: Session, plan: Plan) -> None:
+    if plan.refusal:
+        raise InvalidFleet(plan.refusal, hint=f"gpufleet plan {session.path}")
+
+
+def _check_agreed(session: Session, agreed: Plan, plan: Plan) -> None:
+    """What changed while the user looked at the plan may make it cheaper, and nothing else.
+
+    Raises:
+        Declined: it would cost more, or end a node that serves and that was to stay.
+    """
+    hint = f"gpufleet up {session.path}"
+    before, after = usd_per_hour(agreed.usd_per_hour_after), usd_per_hour(plan.usd_per_hour_after)
+    if plan.usd_per_hour_after > agreed.usd_per_hour_after:
+        raise Declined(f"the fleet would now cost {after}, not {before}: it changed since the plan was made", hint=hint)
+    known = {action.instance_id for action in agreed.actions if action.kind in _ENDS}
+    ready = {
+        r.instance_id
+        for r in session.store.rentals(session.fleet.name)
+        if r.serving is Serving.READY and r.state is InstanceState.RUNNING
+    }
+    for action in plan.actions:
+        if action.kind in _ENDS and action.instance_id in ready - known:
+            raise Declined(f"{action.node} would now end ({action.reason}), which was not in the plan", hint=hint)
+
+
+def _attempt(name: str, work: Callable[[], None]) -> dict[str, BaseException]:
+    """A failure is told with all others at the end: what follows it must happen all the same."""
+    try:
+        work()
+    except Interrupted:
+        raise
+    except GpufleetError as error:
+        return {name: error}
+    return {}
+
+
+def _confirm(session: Session) -> None:
     if ending(session):
         session.sink(Progress(None, "confirm", message="what was replaced is being confirmed gone"))
         confirm_gone(session)
-    raise_failures(failures)
-    session.sink(Progress(None, "ready", ProgressState.DONE, message=Front(session).url))
 
 
 def _open(session: Session, work: BringUp, plan: Plan) -> None:
@@ -92,18 +140,24 @@ def _note_ready(session: Session, work: BringUp, *, cells: list[NodeName], nativ
             work.watches[node].done()
 
 
-def _wanted(plan: Plan) -> set[NodeName]:
-    kinds = {ActionKind.CREATE, ActionKind.REPLACE, ActionKind.UPDATE, ActionKind.KEEP}
-    return {action.node for action in plan.actions if action.kind in kinds}
+def _unwanted(session: Session, plan: Plan) -> list[Rental]:
+    """Rentals that the plan ends."""
+    ends = {(action.node, action.instance_id) for action in plan.actions if action.kind in _ENDS}
+    return [r for r in session.store.rentals(session.fleet.name) if (r.node, r.instance_id) in ends]
 
 
-def _end_unwanted(session: Session, plan: Plan) -> None:
-    by_id = {(r.provider, r.instance_id): r for r in session.store.rentals(session.fleet.name)}
-    for action in plan.actions:
-        if action.kind in {ActionKind.TERMINATE, ActionKind.REPLACE} and action.instance_id:
-            rental = next((r for (_, i), r in by_id.items() if i == action.instance_id), None)
-            if rental is not None:
-                decide_end(session, rental, action.reason)
+def _end(session: Session, plan: Plan, rentals: Sequence[Rental]) -> None:
+    """End them now, and not only when everything else is up: until then they cost money for nothing."""
+    reasons = {action.instance_id: action.reason for action in plan.actions if action.kind in _ENDS}
+    for rental in rentals:
+        decide_end(session, rental, reasons[rental.instance_id])
+    ask_end(session, rentals)
+
+
+def _drain_and_end(session: Session, plan: Plan, rentals: Sequence[Rental]) -> None:
+    drain(session, {rental.node for rental in rentals})
+    if not session.stop.is_set():
+        _end(session, plan, rentals)
 
 
 def live_rentals(session: Session) -> dict[NodeName, Rental]:
@@ -116,12 +170,13 @@ def live_rentals(session: Session) -> dict[NodeName, Rental]:
     }
 
 
-def _target(session: Session, plan: Plan, node: NodeName, held: dict[NodeName, Rental]) -> Target:
-    action = next(a for a in plan.actions if a.node == node and a.kind in _RENTS | {ActionKind.UPDATE, ActionKind.KEEP})
-    rental = None if action.kind is ActionKind.REPLACE else held.get(node)
+def _target(session: Session, action: Action) -> Target:
+    stays = action.kind in {ActionKind.UPDATE, ActionKind.KEEP}
+    rentals = session.store.rentals(session.fleet.name) if stays else []
+    rental = next((r for r in rentals if (r.node, r.instance_id) == (action.node, action.instance_id)), None)
     work = action.kind is not ActionKind.KEEP
     region = action.offer.region if action.offer else rental.region if rental else ""
-    return Target(node, _offers(session, action, region), rental, work)
+    return Target(action.node, _offers(session, action, region), rental, work)
 
 
 def _offers(session: Session, action: Action, region: str) -> list[Offer]:

@@ -11,8 +11,8 @@ from sqlalchemy import Connection, delete, insert, select, update
 from gpufleet.domain.nodes import NodeName
 from gpufleet.ledger.database import Database
 from gpufleet.ledger.errors import LedgerConflict
-from gpufleet.ledger.records import Event, FleetRecord, Run
-from gpufleet.ledger.schema import ACCOUNTS, EVENTS, FLEETS, OBLIGATIONS, RUNS
+from gpufleet.ledger.records import OPEN_INTENTS, Event, FleetRecord, Run
+from gpufleet.ledger.schema import ACCOUNTS, EVENTS, FLEETS, INTENTS, OBLIGATIONS, RUNS
 
 Clock = Callable[[], datetime]
 
@@ -47,8 +47,8 @@ class Journal:
         """One fleet, or None when it was never brought up from here."""
         return next((fleet for fleet in self.fleets() if fleet.name == name), None)
 
-    def bind_account(self, fleet: str, provider: str, account: str) -> None:
-        """Remember whose money the fleet spends there.
+    def bind_account(self, fleet: str, provider: str, account: str, options: Mapping[str, Any] | None = None) -> None:
+        """Remember whose money the fleet spends there, and with which options of the fleet file it was reached.
 
         Raises:
             LedgerConflict: something of another account is still open. With other credentials every listing would
@@ -56,20 +56,29 @@ class Journal:
         """
         with self._db.write() as connection:
             known = _account(connection, fleet, provider)
-            if known == account:
+            if (known, _options(connection, fleet, provider)) == (account, dict(options or {})):
                 return
-            if known is not None and _owes(connection, fleet, provider):
+            if known not in {None, account} and _owes(connection, fleet, provider):
                 raise LedgerConflict(
                     f"{provider} knows these credentials as account {account}; the fleet was rented with {known}",
                     hint=f"use the credentials of {known} until `gpufleet down` has finished",
                 )
             connection.execute(delete(ACCOUNTS).where(ACCOUNTS.c.fleet == fleet, ACCOUNTS.c.provider == provider))
-            connection.execute(insert(ACCOUNTS).values(fleet=fleet, provider=provider, account=account))
+            row = {"fleet": fleet, "provider": provider, "account": account, "options": dict(options or {})}
+            connection.execute(insert(ACCOUNTS).values(row))
 
     def account_of(self, fleet: str, provider: str) -> str | None:
         """The account that `bind_account` remembered."""
         with self._db.read() as connection:
             return _account(connection, fleet, provider)
+
+    def provider_options(self, fleet: str, provider: str) -> Mapping[str, Any] | None:
+        """The options that `bind_account` remembered: what ends the fleet's rentals once the file lacks them.
+
+        They hold references to secrets, never their values. None when the fleet never used this provider.
+        """
+        with self._db.read() as connection:
+            return _options(connection, fleet, provider)
 
     def log_event(self, fleet: str, node: NodeName | None, kind: str, data: Mapping[str, Any] | None = None) -> None:
         """Append what happened. ``data`` is plain JSON and never holds a secret."""
@@ -114,8 +123,18 @@ def _account(connection: Connection, fleet: str, provider: str) -> str | None:
     return account
 
 
+def _options(connection: Connection, fleet: str, provider: str) -> Mapping[str, Any] | None:
+    wanted = select(ACCOUNTS.c.options).where(ACCOUNTS.c.fleet == fleet, ACCOUNTS.c.provider == provider)
+    options: Mapping[str, Any] | None = connection.execute(wanted).scalar()
+    return options
+
+
 def _owes(connection: Connection, fleet: str, provider: str) -> bool:
+    """Whether something is not confirmed gone there, or a create call of unknown outcome may have made something."""
     open_ones = select(OBLIGATIONS.c.obligation_id).where(
         OBLIGATIONS.c.fleet == fleet, OBLIGATIONS.c.provider == provider, OBLIGATIONS.c.closed_at.is_(None)
     )
-    return connection.execute(open_ones).first() is not None
+    unclear = select(INTENTS.c.key).where(
+        INTENTS.c.fleet == fleet, INTENTS.c.provider == provider, INTENTS.c.state.in_(list(OPEN_INTENTS))
+    )
+    return any(connection.execute(wanted).first() is not None for wanted in (open_ones, unclear))

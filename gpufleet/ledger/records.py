@@ -41,6 +41,9 @@ class Intent:
     max_usd_per_hour: Decimal
     region: str
     deadline_at: datetime | None = None
+    billing_increment_s: int = 1
+    """Terms of the offer, so that a rental that only a later run finds is billed by them too."""
+    min_rental_s: int = 0
     digest: str = ""
     """sha256 of the request."""
 

@@ -23,9 +23,7 @@ from gpufleet.ledger.schema import RENTALS
 class Rentals(Obligations):
     """Rentals are named by provider and instance id; of an id that came back (a host leased again) the last counts."""
 
-    def record_rental(
-        self, key: str, instance: Instance, *, billing_increment_s: int = 1, min_rental_s: int = 0
-    ) -> Rental:
+    def record_rental(self, key: str, instance: Instance) -> Rental:
         """Store what a create call made, settle its intent and open its obligation, in one transaction.
 
         Recording the same instance again only updates it. A second instance for one key is kept as a duplicate whose
@@ -43,7 +41,6 @@ class Rentals(Obligations):
             if known is not None and known.live:
                 raise LedgerConflict(f"{instance.provider} {instance.instance_id} belongs to {known.key}, not to {key}")
             row = {**self._first_row(record, instance), "duplicate": _any_for(connection, key)}
-            row |= {"billing_increment_s": billing_increment_s, "min_rental_s": min_rental_s}
             created = connection.execute(insert(RENTALS).values(row).returning(RENTALS.c.rental_id))
             rental = _by_id(connection, created.scalar_one())
             self._hold(connection, rental)
@@ -135,6 +132,8 @@ class Rentals(Obligations):
             "rates": [[started.isoformat(), str(rate)]],
             "started_at": started,
             "deadline_at": intent.deadline_at,
+            "billing_increment_s": intent.billing_increment_s,
+            "min_rental_s": intent.min_rental_s,
             "serving": Serving.STARTING,
             "settings": {},
             "fingerprint": {},

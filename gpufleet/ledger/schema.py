@@ -46,6 +46,7 @@ ACCOUNTS = Table(
     Column("fleet", String(64), primary_key=True),
     Column("provider", String(64), primary_key=True),
     Column("account", Text, nullable=False),
+    Column("options", Json, nullable=False),
 )
 
 INTENTS = Table(
@@ -62,6 +63,8 @@ INTENTS = Table(
     Column("max_usd_per_hour", Usd, nullable=False),
     Column("region", Text, nullable=False),
     Column("deadline_at", UtcTime),
+    Column("billing_increment_s", Integer, nullable=False),
+    Column("min_rental_s", Integer, nullable=False),
     Column("digest", Text, nullable=False),
     Column("state", Word(IntentState), nullable=False),
     Column("opened_at", UtcTime, nullable=False),

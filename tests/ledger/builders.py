@@ -43,11 +43,11 @@ def instance(instance_id: str = "i-0", key: str = "gf-f-0", **more: Any) -> Inst
 
 def rent(store: Store, key: str = "gf-f-0", instance_id: str = "i-0", **more: Any) -> Rental:
     """A create call that went well."""
-    names = {name: more.pop(name) for name in ("fleet", "node", "usd_per_hour") if name in more}
+    terms = ("fleet", "node", "usd_per_hour", "billing_increment_s", "min_rental_s")
+    names = {name: more.pop(name) for name in terms if name in more}
     store.open_intent(intent(key, **names))
     store.mark_sent(key)
-    billing = {name: more.pop(name) for name in ("billing_increment_s", "min_rental_s") if name in more}
-    return store.record_rental(key, instance(instance_id, key, **more), **billing)
+    return store.record_rental(key, instance(instance_id, key, **more))
 
 
 def confirm_gone(store: Store, instance_id: str = "i-0") -> None:

@@ -15,7 +15,7 @@ from gpufleet.cli.options import (
     YesOption,
     fleet_file,
 )
-from gpufleet.cli.work import confirm, told_what_exists, watched
+from gpufleet.cli.work import confirm, watched
 from gpufleet.domain.status import Bill
 
 
@@ -29,14 +29,15 @@ def command(
 ) -> None:
     """Remove everything the fleet rents, and print the bill.
 
-    Ends only when the provider confirms that nothing is left. Exit code 6 when it could not: run it again.
+    Ends only when the provider confirms that nothing is left. Exit code 6 when it could not: run it again. Works from
+    what was last brought up when the fleet file is gone or broken.
     """
     from gpufleet.engine import api
 
     began = datetime.now(UTC)
-    with watched(fleet_file(fleet, file)) as (session, view):
+    with watched(fleet_file(fleet, file), recover=True) as (session, view):
         _agree(api.status(session, live=False).bill, session.fleet.name, f"gpufleet down {session.path} --yes", yes=yes)
-        with told_what_exists(session), view:
+        with view:
             bill = api.down(session)
         name = session.fleet.name
     _show_bill(name, bill, output, since=began)

@@ -26,7 +26,7 @@ def command(
     """
     from gpufleet.engine import api
 
-    with opened(fleet_file(fleet, file)) as session:
+    with opened(fleet_file(fleet, file), recover=True) as session:
         status = api.status(session, live=not offline)
     show_status(status, output)
 

@@ -17,7 +17,7 @@ from gpufleet.cli.options import (
     YesOption,
     fleet_file,
 )
-from gpufleet.cli.work import confirm, told_what_exists, watched
+from gpufleet.cli.work import confirm, watched
 
 if TYPE_CHECKING:
     from gpufleet.engine.session import Session
@@ -43,7 +43,7 @@ def command(
         plan = api.make_plan(session)
         _agree(session, plan, yes=yes)
         view.quiet = not plan.changes
-        with told_what_exists(session), view:
+        with view:
             status = api.up(session, plan)
     show_status(status, output)
 

@@ -1,0 +1,46 @@
+"""Let the streams on a node end before the node does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Set
+
+from gpufleet.domain.nodes import NodeName
+from gpufleet.domain.progress import Progress
+from gpufleet.engine.front import NATIVE, Front
+from gpufleet.engine.session import Session
+from gpufleet.routing.errors import RouterGone, RouterRefused
+from gpufleet.routing.haproxy import SOCKET_FILE
+from gpufleet.routing.runtime import RuntimeApi
+
+DRAIN_SECONDS = 300.0
+"""A stream that is longer is cut: the node behind it costs money that the user no longer wants to spend."""
+_LOOK_SECONDS = 0.2
+
+
+def drain(session: Session, nodes: Set[NodeName], *, within: float = DRAIN_SECONDS) -> None:
+    """Send no new requests to backends that only these nodes serve, or that need one of them, and wait until idle.
+
+    Does nothing where the router is not on this machine or does not run. Returns early when the user asks to stop.
+    """
+    front = Front(session)
+    if not front.on_this_machine:
+        return
+    router = RuntimeApi(session.paths.router / SOCKET_FILE)
+    try:
+        names = _backends(front, nodes)
+        for name in names:
+            router.drain(name)
+        deadline = time.monotonic() + within
+        while names and any(s.active for s in router.servers() if s.name in names):
+            session.sink(Progress(None, "drain", message=f"waiting for the last streams of {', '.join(sorted(names))}"))
+            if time.monotonic() > deadline or session.stop.wait(_LOOK_SECONDS):
+                return
+    except (RouterGone, RouterRefused):
+        return
+
+
+def _backends(front: Front, nodes: Set[NodeName]) -> set[str]:
+    """A cell stands and falls with each of its nodes; the native pool stands while one of them is left."""
+    cells = [cell for cell in front.cells() if cell.up is not None]
+    return {cell.name for cell in cells if (all if cell.name == NATIVE else any)(node in nodes for node in cell.nodes)}
