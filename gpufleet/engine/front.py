@@ -138,6 +138,7 @@ class Front:
             up=bool(self._servers) if self.on_this_machine else self._answers(),
             tls_fingerprint=self._fingerprint(),
             channels=tuple(self.session.fleet.router.channels),
+            waiting=self._waiting(),
         )
 
     def cells(self) -> tuple[CellStatus, ...]:
@@ -156,14 +157,23 @@ class Front:
         """Nodes behind a backend whose health check fails now."""
         return frozenset(node for cell in self.cells() if cell.up is False for node in cell.nodes)
 
+    @property
+    def _runtime(self) -> RuntimeApi | None:
+        ask = self.session.paths.router / SOCKET_FILE if self.on_this_machine else self.ask
+        return RuntimeApi(ask) if ask is not None else None
+
     @cached_property
     def _servers(self) -> list[ServerStat] | None:
         """None: no router that answers, or none that can be asked from here."""
-        ask = self.session.paths.router / SOCKET_FILE if self.on_this_machine else self.ask
-        if ask is None:
-            return None
         try:
-            return RuntimeApi(ask).servers()
+            return self._runtime.servers() if self._runtime else None
+        except RouterGone:
+            return None
+
+    def _waiting(self) -> int | None:
+        """Requests that wait for any cell."""
+        try:
+            return self._runtime.queued() if self._runtime and self._servers else None
         except RouterGone:
             return None
 

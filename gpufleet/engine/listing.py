@@ -16,7 +16,8 @@ from gpufleet.providers.errors import InstanceNotFound, NotSent, ProtocolError, 
 
 T = TypeVar("T")
 _READ_AGAIN = (Transient, RateLimited, NotSent, ProtocolError)
-_GIVE_UP_SECONDS = 60.0
+GIVE_UP_SECONDS = 60.0
+"""A provider that answers nothing useful for so long counts as unreachable."""
 _MAX_WAIT = 10.0
 
 
@@ -27,7 +28,7 @@ def _pause(state: RetryCallState) -> float:
     return min(0.2 * 2.0 ** (state.attempt_number - 1), _MAX_WAIT)
 
 
-def read(provider: Provider, call: Callable[[], T], *, give_up: float = _GIVE_UP_SECONDS) -> T:
+def read(provider: Provider, call: Callable[[], T], *, give_up: float = GIVE_UP_SECONDS) -> T:
     """Make an idempotent provider call, again after transient refusals, for at most ``give_up`` seconds.
 
     Retried: `Transient`, `RateLimited` (after its ``retry_after``), `NotSent`, `ProtocolError`. Never a create.
@@ -45,8 +46,9 @@ def read(provider: Provider, call: Callable[[], T], *, give_up: float = _GIVE_UP
 class Listing:
     """The newest complete inventory of one provider, read at most once per ``poll_seconds``."""
 
-    def __init__(self, provider: Provider) -> None:
+    def __init__(self, provider: Provider, *, give_up: float = GIVE_UP_SECONDS) -> None:
         self._provider = provider
+        self._give_up = give_up
         self._lock = threading.Lock()
         self._inventory: Inventory | None = None
         self._read_at = 0.0
@@ -57,7 +59,7 @@ class Listing:
         with self._lock:
             age = asked_at - self._read_at
             if self._inventory is None or age >= self._provider.caps.poll_seconds or (fresh and age >= 0):
-                self._inventory = read(self._provider, self._provider.inventory)
+                self._inventory = read(self._provider, self._provider.inventory, give_up=self._give_up)
                 self._read_at = time.monotonic()
             return self._inventory
 
@@ -67,6 +69,6 @@ class Listing:
             if instance.instance_id == instance_id:
                 return instance
         try:
-            return read(self._provider, lambda: self._provider.get(instance_id))
+            return read(self._provider, lambda: self._provider.get(instance_id), give_up=self._give_up)
         except InstanceNotFound:
             return None

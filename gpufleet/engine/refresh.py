@@ -25,7 +25,7 @@ def refresh(session: Session) -> dict[str, Listing]:
 
 def refresh_one(session: Session, provider: Provider) -> Listing:
     """The same for one provider."""
-    listing = Listing(provider)
+    listing = Listing(provider, give_up=session.read_seconds)
     session.account(provider)
     for rental in session.store.rentals(session.fleet.name):
         if rental.provider != provider.name:

@@ -88,7 +88,7 @@ def _tell_gone(session: Session, before: Sequence[Obligation]) -> None:
     for obligation in before:
         rental = session.store.rental(obligation.provider, obligation.ref)
         if rental and obligation.obligation_id not in left and rental.node not in held:
-            session.sink(Progress(rental.node, "confirm", ProgressState.DONE, message="gone"))
+            session.sink(Progress(rental.node, "confirm", ProgressState.DONE))
 
 
 @dataclass

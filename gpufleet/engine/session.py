@@ -42,6 +42,8 @@ class Session:
     """Where the ledger is: a file or a database URL."""
     sink: ProgressSink = ignore
     stop: threading.Event = field(default_factory=threading.Event)
+    read_seconds: float = 60.0
+    """How long reads of a provider are tried again before it counts as unreachable."""
     terms: dict[str, Offer] = field(default_factory=dict)
     """The offers that this run's keys were sent for."""
     offers: dict[str, Sequence[Offer]] = field(default_factory=dict)
@@ -118,7 +120,7 @@ class Session:
 
         with self._lock:
             if provider.name not in self._accounts:
-                account = read(provider, provider.whoami).account_id
+                account = read(provider, provider.whoami, give_up=self.read_seconds).account_id
                 options = self._options.get(provider.name, {})
                 self.store.bind_account(self.fleet.name, provider.name, account, options)
                 self._accounts[provider.name] = account

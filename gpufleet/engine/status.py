@@ -12,16 +12,21 @@ from gpufleet.errors import GpufleetError, InvalidFleet
 from gpufleet.ledger.costs import bill
 from gpufleet.ledger.records import Obligation, ObligationState, Rental
 
+READ_SECONDS = 3.0
+"""Who asks how things are does not wait a minute for a provider that is down: the ledger knows what is rented."""
+
 
 def fleet_status(session: Session, *, live: bool) -> FleetStatus:
     """The fleet as it is; with ``live`` the providers are asked first, and one that does not answer is a problem."""
     problems: list[str] = []
     if live:
+        session.read_seconds = READ_SECONDS
         try:
             if unknown := strangers(session, refresh(session)):
                 problems.append(told(unknown))
         except GpufleetError as failure:
-            problems.append(f"{failure.message}; what is shown may be old")
+            at = f"{failure.where}: " if failure.where else ""
+            problems.append(f"{at}{failure.message}; what is shown may be old")
     front = Front(session)
     sick = front.sick_nodes()
     rentals = session.store.rentals(session.fleet.name)

@@ -90,8 +90,17 @@ def raise_failures(failed: dict[str, BaseException]) -> None:
     first = known[0]
     if len(known) == 1:
         raise first
-    text = "; ".join(f"{e.where + ': ' if e.where else ''}{e.message}" for e in known)
-    raise type_of(first)(f"{len(known)} failures: {text}", hint=first.hint) from first
+    raise type_of(first)(f"{len(known)} failures: {_told_once(known)}", hint=first.hint) from first
+
+
+def _told_once(errors: Iterable[GpufleetError]) -> str:
+    """``decode/0, decode/1: no GPUs; prefill/0: unreachable``: what several places share is told once."""
+    places: dict[str, list[str]] = {}
+    for error in errors:
+        where = error.where or ""
+        message = error.message.removeprefix(f"{where}: ").removeprefix(f"{where} ") if where else error.message
+        places.setdefault(message, []).append(where)
+    return "; ".join(": ".join(filter(None, [", ".join(filter(None, at)), text])) for text, at in places.items())
 
 
 def type_of(error: GpufleetError) -> type[GpufleetError]:

@@ -103,9 +103,11 @@ def _only_checks(event: Progress) -> bool:
 
 
 def plain_line(event: Progress, now: datetime) -> str:
-    """``21:47:03 decode/0 weights download 40% (about 38 min left)``."""
-    parts = [now.astimezone(UTC).strftime("%H:%M:%SZ"), str(event.node or "fleet"), event.phase]
-    if event.state is not ProgressState.RUNNING:
+    """``21:47:03 decode/0 weights download 40% (about 38 min left)``, ``21:49:10 decode/0 ready``."""
+    ended = event.state is ProgressState.DONE and event.phase in _ENDS
+    phase = _ENDS[event.phase] if ended else event.phase
+    parts = [now.astimezone(UTC).strftime("%H:%M:%SZ"), str(event.node or "fleet"), phase]
+    if event.state is not ProgressState.RUNNING and not ended:
         parts.append(str(event.state))
     parts += [event.step] if event.step else []
     parts += [f"{event.percent:.0f}%"] if event.percent is not None else []

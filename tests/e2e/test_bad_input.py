@@ -66,6 +66,15 @@ def test_an_unreachable_provider_is_named(fresh: World) -> None:
     assert "mock" in done.stderr
 
 
+def test_status_of_an_unreachable_provider_tells_what_is_recorded_and_names_it(fresh: World) -> None:
+    fresh.ok("up", "--yes")
+    fresh.fleet["provider"]["faults"] = [{"at": "inventory", "kind": "transient", "times": 1000}]
+    fresh.write()
+    status = fresh.json("status")
+    assert {node["serving"] for node in status["nodes"]} == {"ready"}
+    assert status["problems"] == ["provider mock: the market answered 503; what is shown may be old"]
+
+
 def test_up_without_yes_and_without_a_terminal_refuses(fresh: World) -> None:
     done = fresh.run("up")
     assert done.returncode == 7

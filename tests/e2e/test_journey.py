@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from decimal import Decimal
 
@@ -42,7 +43,9 @@ def test_a_second_up_changes_nothing_and_creates_nothing(served: World) -> None:
     before = {c.instance_id for c in billing.read(served.market)}
     plan = served.json("plan")
     assert {a["kind"] for a in plan["actions"]} == {"keep"}
-    served.ok("up", "--yes")
+    again = served.run("up", "--yes")
+    assert again.stderr == "nothing to change: test is as fleet.yaml says\n"
+    assert again.stdout.startswith("test: 5 nodes, 5 ready")
     assert {c.instance_id for c in billing.read(served.market)} == before
 
 
@@ -102,7 +105,10 @@ def test_state_files_are_the_owners_alone(served: World) -> None:
 
 def test_down_ends_when_the_provider_confirms_and_both_bills_agree(fresh: World) -> None:
     fresh.ok("up", "--yes")
-    bill = fresh.json("down", "--yes")["bill"]
+    down = fresh.run("down", "--yes", "--output", "json")
+    bill = json.loads(down.stdout)["bill"]
+    assert down.stderr.count(" gone\n") == 5
+    assert "5 nodes gone in" in down.stderr
     charges = billing.read(fresh.market)
     assert all(c.ended is not None for c in charges)
     ours = {line["instance_id"]: Decimal(line["usd"]) for line in bill["lines"]}

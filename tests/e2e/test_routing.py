@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import httpx
 
+from gpufleet.engine.front import Front
+from gpufleet.engine.session import open_session
 from gpufleet.routing.runtime import RuntimeApi
 from tests.e2e.world import BATCH_KEY, CHAT_KEY, VIP_KEY, World, eventually
 
@@ -68,6 +70,7 @@ def test_a_vip_overtakes_the_queue(served: World) -> None:
         threads.append(threading.Thread(target=ask, args=(f"chat{i}", CHAT_KEY, "count to 60")))
         threads[-1].start()
     eventually(lambda: _queued(served) == 2, what="two chats waiting")
+    assert _waiting(served) == 2
     threads.append(threading.Thread(target=ask, args=("vip", VIP_KEY, "count to 20")))
     threads[-1].start()
     for thread in threads:
@@ -105,6 +108,12 @@ def _router(world: World) -> RuntimeApi:
 
 def _active(world: World) -> int:
     return sum(s.active for s in _router(world).servers() if s.name.startswith("cell-"))
+
+
+def _waiting(world: World) -> int | None:
+    """What `status` tells."""
+    with open_session(world.file, state_dir=world.state) as session:
+        return Front(session).status().waiting
 
 
 def _queued(world: World) -> int:

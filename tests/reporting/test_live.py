@@ -174,8 +174,8 @@ def test_a_terminal_gets_an_animation_that_ends_with_the_summary() -> None:
 
 
 def test_a_run_that_takes_down_says_how_many_are_gone() -> None:
-    events = [Progress(DECODE, "terminate"), Progress(DECODE, "confirm", DONE, message="gone")]
-    assert plain_lines(events)[1:] == ["12:00:00Z decode/0 confirm done: gone", "1 node gone in 0 s"]
+    events = [Progress(DECODE, "terminate"), Progress(DECODE, "confirm", DONE)]
+    assert plain_lines(events)[1:] == ["12:00:00Z decode/0 gone", "1 node gone in 0 s"]
 
 
 def test_a_quiet_run_that_found_nothing_to_do_leaves_no_word() -> None:
