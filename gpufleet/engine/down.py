@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gpufleet.domain.money import usd_per_hour
 from gpufleet.domain.progress import Progress, ProgressState
 from gpufleet.domain.status import Bill
@@ -12,7 +14,7 @@ from gpufleet.engine.release import confirm_gone, decide_end, ending
 from gpufleet.engine.router import close_front
 from gpufleet.engine.session import Session, now
 from gpufleet.engine.signals import stop_on_signals
-from gpufleet.engine.sweep import sweep_owing
+from gpufleet.engine.sweep import sweep_each
 from gpufleet.errors import GpufleetError, Interrupted, StillBilling
 from gpufleet.ledger.costs import bill
 
@@ -31,11 +33,12 @@ def take_down(session: Session) -> Bill:
     machines = Machines(session)
     try:
         with stop_on_signals(session.stop):
-            unread = _find_and_decide(session)
+            providers = session.owing_providers()
+            unread = _find_and_decide(session, providers)
             not_closed = _close(session, machines)
             session.sink(Progress(None, "confirm", message="waiting until the provider says that nothing is left"))
             confirm_gone(session)
-            _look_once_more(session)
+            _look_once_more(session, providers)
             _check_nothing_is_left(session, unread)
     finally:
         machines.close()
@@ -44,18 +47,18 @@ def take_down(session: Session) -> Bill:
     return bill(session.store, session.fleet.name, now())
 
 
-def _find_and_decide(session: Session) -> list[GpufleetError]:
+def _find_and_decide(session: Session, providers: Sequence[str]) -> list[GpufleetError]:
     """Decide the end of all that is known, then of what the providers still show; returns why some were not read."""
     _decide(session)
-    _, unread = sweep_owing(session)
+    _, unread = sweep_each(session, providers)
     _decide(session)
     return unread
 
 
-def _look_once_more(session: Session) -> None:
+def _look_once_more(session: Session, providers: Sequence[str]) -> None:
     """What showed up only while the rest was ended ends too."""
     while True:
-        listings, _ = sweep_owing(session)
+        listings, _ = sweep_each(session, providers)
         if found := strangers(session, listings):
             raise StillBilling(f"{len(found)} instances may still cost money: {told(found)}")
         _decide(session)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from gpufleet.engine.listing import Listing
@@ -27,8 +28,8 @@ def sweep(session: Session) -> dict[str, Listing]:
     return listings
 
 
-def sweep_owing(session: Session) -> tuple[dict[str, Listing], list[GpufleetError]]:
-    """`sweep` for the end of a fleet: only providers that it owes something, and one that fails stops no other.
+def sweep_each(session: Session, names: Iterable[str]) -> tuple[dict[str, Listing], list[GpufleetError]]:
+    """`sweep` for the end of a fleet: only these providers, and one that fails stops no other.
 
     Returns the listings that could be read, and why others could not.
 
@@ -36,7 +37,7 @@ def sweep_owing(session: Session) -> tuple[dict[str, Listing], list[GpufleetErro
         Interrupted: the user asked to stop.
     """
     listings, failures = {}, []
-    for name in session.owing_providers():
+    for name in names:
         try:
             provider = session.provider_named(name)
             listing = refresh_one(session, provider)
