@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 
+from gpufleet.domain.text import visible
 from gpufleet.errors import Declined, GpufleetError, UsageError
 
 BROKEN_PIPE = 141
@@ -50,7 +51,7 @@ class Report:
 
             typer.echo(json.dumps({"error": document(known)}, indent=2, ensure_ascii=False))
         else:
-            typer.echo("\n".join(lines(known)), err=True)
+            typer.echo(visible("\n".join(lines(known))), err=True)
         return known.exit_code
 
 

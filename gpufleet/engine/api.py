@@ -28,10 +28,13 @@ def check(session: Session) -> None:
         InvalidFleet: a secret is missing, the certificate cannot be served, or a fleet that this file brought up under
             another name still runs: it would be forgotten.
         EndpointFailed: haproxy is missing, or its port is taken.
+        UsageError: others may write in the state directory.
     """
     from gpufleet.engine.front import Front
+    from gpufleet.engine.paths import check_private
     from gpufleet.engine.recover import left_by
 
+    check_private(session.state_dir)
     if former := left_by(session.path, session.store, but=session.fleet.name):
         raise InvalidFleet(
             f"this file brought up fleet {former[0].name}, which still runs, and now names {session.fleet.name}",

@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpufleet.errors import UsageError
+
 
 def default_state_dir() -> Path:
     """``$GPUFLEET_STATE``, else ``$XDG_STATE_HOME/gpufleet``, else ``~/.local/state/gpufleet``."""
@@ -13,6 +15,22 @@ def default_state_dir() -> Path:
         return Path(chosen).expanduser().absolute()
     base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     return Path(base).expanduser() / "gpufleet"
+
+
+def check_private(state_dir: Path) -> None:
+    """Whether nobody else on this machine can put files where the keys and the ledger are.
+
+    Raises:
+        UsageError: the directory belongs to another user, or others may write in it.
+    """
+    if not state_dir.exists():
+        return
+    about = state_dir.stat()
+    if about.st_uid not in {os.getuid(), 0}:
+        raise UsageError(f"{state_dir} belongs to another user", hint="choose another state directory: GPUFLEET_STATE")
+    by_group = about.st_mode & 0o020 and about.st_gid != os.getgid()  # a group of one's own is common
+    if about.st_mode & 0o002 or by_group:
+        raise UsageError(f"other users may write in {state_dir}", hint=f"chmod 700 {state_dir}")
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from importlib import resources
 from typing import Any, Protocol
 
 from gpufleet.domain.jobs import JobEvent, JobEventKind
+from gpufleet.domain.text import visible
 from gpufleet.errors import Interrupted, UsageError
 from gpufleet.remote.errors import ConnectionLost, JobFailed
 from gpufleet.remote.machine import Machine
@@ -215,18 +216,21 @@ class _Follower:
 
 
 def _parse(line: bytes) -> JobEvent | None:
-    """An event, or None for a line that is not one (a torn write, or a kind of a later version)."""
+    """An event, or None for a line that is not one (a torn write, or a kind of a later version).
+
+    What a node says ends up in terminals, the ledger and the lock file, so nothing in it may steer a terminal.
+    """
     try:
         raw: Any = json.loads(line.decode("utf-8", errors="replace"), strict=False)
         percent = raw.get("percent")
         return JobEvent(
             kind=JobEventKind(raw["kind"]),
             job=str(raw["job"]),
-            step=str(raw.get("step", "")),
+            step=visible(str(raw.get("step", ""))),
             percent=None if percent is None else min(100.0, max(0.0, float(percent))),
-            message=str(raw.get("message", "")),
+            message=visible(str(raw.get("message", ""))),
             at=float(raw.get("at", 0)),
-            data={str(key): str(value) for key, value in raw.get("data", {}).items()},
+            data={visible(str(key)): visible(str(value)) for key, value in raw.get("data", {}).items()},
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

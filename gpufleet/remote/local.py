@@ -16,6 +16,8 @@ from gpufleet.remote.machine import Completed
 
 _POLL_MILLISECONDS = 250
 _CHUNK = 65_536
+_INHERITED = frozenset({"PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TMPDIR", "TZ"})
+"""As a login on a node would have it: what we start lives on, and need not carry the caller's secrets with it."""
 
 
 class LocalMachine:
@@ -71,6 +73,7 @@ def _started(command: str, *, stderr: int) -> Iterator[subprocess.Popen[bytes]]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=stderr,
+        env={name: value for name, value in os.environ.items() if name in _INHERITED},
         start_new_session=True,
     )
     try:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from gpufleet.domain.text import visible
 from gpufleet.errors import EndpointFailed
 from gpufleet.routing.errors import CutAnswer, Overloaded, Unauthorized
 
@@ -174,7 +175,9 @@ class _Stream:
             raise CutAnswer(f"the answer was cut: the stream ended with {missing}", where=_served_by(response))
         text = "".join(self._text)
         if broken := _DECODE_ERROR.search(text):
-            raise CutAnswer(f"the decode node failed: {broken[0].strip()[:_SHOWN]}", where=_served_by(response))
+            raise CutAnswer(
+                f"the decode node failed: {visible(broken[0].strip()[:_SHOWN])}", where=_served_by(response)
+            )
         pieces = len(self._text) + len(self._reasoning)
         tokens = self._usage if self._usage is not None else pieces
         streaming = self._last - (self._first or self._last)
@@ -272,13 +275,13 @@ def _error_text(response: httpx.Response) -> str:
     try:
         return _text_of(response.json()["error"])
     except (ValueError, LookupError, TypeError):
-        return response.text[:_SHOWN].strip()
+        return visible(response.text[:_SHOWN]).strip()
 
 
 def _text_of(error: Any) -> str:
     """``{"message": ...}`` as OpenAI and vLLM write it, or plain text as TileRT does."""
     message = error.get("message") if isinstance(error, dict) else error
-    return str(message)[:_SHOWN]
+    return visible(str(message)[:_SHOWN])
 
 
 def _events(response: httpx.Response) -> Iterator[str]:
@@ -303,7 +306,7 @@ def _reasoning(message: dict[str, Any]) -> str:
 
 
 def _served_by(response: httpx.Response) -> str:
-    return str(response.headers.get("x-gpufleet-served-by", "unknown"))
+    return visible(str(response.headers.get("x-gpufleet-served-by", "unknown")))
 
 
 def _queue_ms(response: httpx.Response) -> int | None:

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from gpufleet.errors import InvalidFleet
 from gpufleet.spec.checks import check_fleet
+from gpufleet.spec.checks.files import check_secret_files
 from gpufleet.spec.document import BadDocument, Mapping, Node, Scalar, line_of, parse_document, plain_value, typed_value
 from gpufleet.spec.explain import explain
 from gpufleet.spec.model import Fleet
@@ -41,12 +42,14 @@ class LoadedFleet:
 
 
 def load_fleet(path: Path) -> LoadedFleet:
-    """Read and check a fleet file; no network, no secret is read.
+    """Read and check a fleet file; no network, no secret is read, but whether others can read one is told.
 
     Raises:
         InvalidFleet: the file cannot be read, or (as `FleetProblems`) holds at least one error.
     """
-    return parse_fleet(read_text(path), path=path)
+    loaded = parse_fleet(read_text(path), path=path)
+    open_files = _located(list(check_secret_files(loaded.fleet, loaded.base)), loaded._root)
+    return replace(loaded, warnings=(*loaded.warnings, *open_files))
 
 
 def parse_fleet(text: str, *, path: Path = Path("fleet.yaml")) -> LoadedFleet:

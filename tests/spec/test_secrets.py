@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet.errors import InvalidFleet
-from gpufleet.spec.load import parse_fleet
+from gpufleet.spec.load import load_fleet, parse_fleet
 from gpufleet.spec.problems import names_a_secret
 from gpufleet.spec.values import SecretRef
 from tests.spec.fleets import edited, loaded, problems, refusal
@@ -133,3 +133,16 @@ def test_keys_that_name_a_secret(key: str) -> None:
 )
 def test_keys_that_do_not(key: str) -> None:
     assert not names_a_secret(key)
+
+
+def test_a_secret_that_others_can_read_is_a_warning(tmp_path: Path) -> None:
+    file = tmp_path / "fleet.yaml"
+    file.write_text(edited(("key: env:CHAT_KEY", "key: file:chat.key")))
+    key = tmp_path / "chat.key"
+    key.write_text("secret-of-the-chat")
+    key.chmod(0o640)
+    (warning,) = load_fleet(file).warnings
+    assert warning.message == "router.channels.chat.key: others on this machine can read chat.key"
+    assert warning.hint == f"chmod 600 {key}"
+    key.chmod(0o600)
+    assert load_fleet(file).warnings == ()

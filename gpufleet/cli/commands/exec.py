@@ -10,6 +10,7 @@ import typer
 from gpufleet.cli.options import DebugOption, FileOption, OutputFormat, OutputOption, WordsArgument, split_arguments
 from gpufleet.cli.work import nodes_of, opened
 from gpufleet.domain.nodes import NodeName
+from gpufleet.domain.text import visible
 from gpufleet.errors import NodeFailed, UsageError
 
 if TYPE_CHECKING:
@@ -59,4 +60,4 @@ def _show(node: NodeName, completed: Completed, output: OutputFormat) -> None:
         return
     for text, to_stderr in ((completed.stdout, False), (completed.stderr, True)):
         for line in text.splitlines():
-            typer.echo(f"{node} | {line}", err=to_stderr)
+            typer.echo(f"{node} | {visible(line)}", err=to_stderr)

@@ -11,6 +11,7 @@ import typer
 
 from gpufleet.cli.options import DebugOption, OutputFormat, OutputOption, WordsArgument, split_arguments
 from gpufleet.cli.work import node_of, opened
+from gpufleet.domain.text import visible
 from gpufleet.errors import UsageError
 
 USAGE = "[FLEET.yaml] NODE"
@@ -21,7 +22,7 @@ def command(
     *,
     source: Annotated[
         str | None,
-        typer.Option("--source", "-s", help="Which log: a playbook's name or a container's; else the service."),
+        typer.Option("--source", "-s", help="Which log: a job's name or a container's; else the service."),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing until Ctrl-C.")] = False,
     tail: Annotated[int, typer.Option("--tail", "-n", min=0, help="How many lines of the past.")] = 200,
@@ -61,6 +62,11 @@ def lines(chunks: Iterator[bytes]) -> Iterator[str]:
 
 
 def _copy(chunks: Iterator[bytes]) -> None:
+    """Byte by byte into a file or pipe; a terminal gets nothing that steers it."""
+    if sys.stdout.isatty():
+        for line in lines(chunks):
+            typer.echo(visible(line))
+        return
     for chunk in chunks:
         sys.stdout.buffer.write(chunk)
         sys.stdout.buffer.flush()
