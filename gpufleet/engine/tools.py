@@ -18,9 +18,9 @@ from gpufleet.ledger.records import Rental
 from gpufleet.playbook.compile import compile_script
 from gpufleet.playbook.load import load_shipped
 from gpufleet.remote.errors import HostKeyChanged
-from gpufleet.remote.jobs import tail_job_log
+from gpufleet.remote.jobs import job_names, tail_job_log
 from gpufleet.remote.keys import ensure_keypair
-from gpufleet.remote.machine import Completed
+from gpufleet.remote.machine import Completed, Machine
 from gpufleet.remote.shell import known_hosts_line, ssh_argv
 from gpufleet.routing.files import write_private
 from gpufleet.serving.commands import container_name
@@ -74,16 +74,28 @@ def execute(session: Session, nodes: Sequence[NodeName], command: str) -> Iterat
 
 
 def node_logs(session: Session, node: NodeName, *, source: str | None, follow: bool, tail: int) -> Iterator[bytes]:
-    """The log of a node's main process, or of a container or job that ``source`` names."""
+    """The log of a node's main process, or of a container or job that ``source`` names.
+
+    Raises:
+        UsageError: the node is not rented, or has no such container or job; says which there are.
+        ConnectionLost, HostKeyChanged: it cannot be reached.
+    """
     rental = rental_of(session, node)
     with _machines(session) as machines:
         machine = machines.get(rental, within=15.0)
-        if source is not None and source in names("playbooks"):
-            yield from tail_job_log(machine, source, follow=follow)
+        if source is not None and source in (jobs := job_names(machine)):
+            yield from tail_job_log(machine, source, follow=follow, lines=tail)
             return
+        if source is not None and source not in (containers := _containers(machine)):
+            known = ", ".join(sorted([*containers, *jobs])) or "none"
+            raise UsageError(f"{node} has no log '{source}'", hint=f"there is: {known}")
         container = source or container_name(session.fleet, node.slug)
         argv = ["docker", "logs", "--tail", str(tail), *(["-f"] if follow else []), container]
         yield from machine.stream(f"exec {shlex.join(argv)} 2>&1")
+
+
+def _containers(machine: Machine) -> list[str]:
+    return machine.run("docker ps -a --format '{{.Names}}'", timeout=30.0).stdout.split()
 
 
 def render(session: Session, what: str, node: NodeName | None) -> str:

@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from gpufleet.domain.nodes import NodeName
 from gpufleet.domain.progress import Progress, ProgressState
 from gpufleet.reporting.board import Board, Row
 from gpufleet.reporting.console import BAD, DIM, GOOD, text
@@ -154,9 +155,9 @@ def board_view(board: Board, room: int, *, width: int = 80, ascii_only: bool = F
     return Group(*parts)
 
 
-def _urgency(row: Row) -> tuple[bool, bool, float]:
-    """Failed rows first, then the fleet's own, then those that will take longest."""
-    return (not row.failed, row.node is not None, -(row.ready_at or 0.0))
+def _urgency(row: Row) -> tuple[bool, bool, bool, NodeName]:
+    """Failed rows first, then the fleet's own, then nodes at work; by name, so that the picture holds still."""
+    return (not row.failed, row.node is not None, row.last.phase == _WAIT, row.node or NodeName("", 0))
 
 
 def _grid(board: Board, rows: list[Row], width: int, ascii_only: bool) -> Table:

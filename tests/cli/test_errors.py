@@ -104,6 +104,13 @@ def test_a_usage_error_as_json_too() -> None:
     assert (result.code, result.json["error"]["kind"]) == (2, "usage-error")
 
 
+def test_validate_tells_what_each_node_has_and_needs() -> None:
+    told = gpufleet("validate", str(VALID)).out.splitlines()
+    assert told[0] == f"{VALID} is valid: fleet quickstart, 2 prefill (H200:8), 2 decode (B200:8), 1 native (H200:8)"
+    assert "  prefill  1128 GB of VRAM (needs 893), needs 800 GB of disk and 256 GB of RAM" in told
+    assert gpufleet("validate", str(VALID), "-o", "json").json["sizes"]["decode"]["vram_gb"] == 1440
+
+
 def test_debug_adds_the_traceback(bad: Path) -> None:
     result = gpufleet("validate", str(bad), "--debug")
     assert "Traceback" in result.err

@@ -79,6 +79,14 @@ def test_exec_runs_on_a_pool_and_logs_show_the_service(served: World) -> None:
     assert "decode server on" in served.ok("logs", "decode/0")
 
 
+def test_logs_of_what_is_not_there_are_answered_with_what_is(served: World) -> None:
+    done = served.run("logs", "decode/0", "--source", "nosuch")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[0] == "error: decode/0 has no log 'nosuch'"
+    assert {"image", "gf-test-decode-0"} <= set(done.stderr.replace(",", "").split())
+    assert served.ok("logs", "decode/0", "--source", "image", "--tail", "1") != ""
+
+
 def test_ssh_prints_a_shell_that_works(served: World) -> None:
     with open_session(served.file, state_dir=served.state) as session:
         argv = ssh_command(session, NodeName("decode", 0))

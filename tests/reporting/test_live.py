@@ -151,6 +151,15 @@ def test_fifty_nodes_fit_a_screen_and_nothing_is_hidden_without_being_counted() 
     assert lines[-1] == "and 10 more: 10 weights; 30 finished"
 
 
+def test_what_does_not_fit_is_chosen_by_name_and_waiting_nodes_give_way_first() -> None:
+    board = Board(Clock())
+    for index in range(6):
+        board.update(Progress(NodeName("decode", index), "wait" if index < 2 else "serve", eta_seconds=index))
+    lines = drawn(board, room=4)
+    assert [line.split()[1] for line in lines[:-1]] == ["decode/2", "decode/3", "decode/4", "decode/5"]
+    assert lines[-1] == "and 2 more: 2 wait"
+
+
 def test_finished_nodes_stay_visible_while_there_is_room() -> None:
     board = Board(Clock())
     board.update(Progress(DECODE, "ready", DONE))
