@@ -1,7 +1,7 @@
 """How close `up` comes to the time that the nodes themselves need.
 
-The mock's nodes take their time (boot, download, image, conversion, loading), shortened by ``time_scale``. The longest chain
-of these is the critical path: no tool can be faster. Printed per fleet size: path, measured, ratio, and our own CPU time.
+The mock's nodes take their time (boot, download, image, conversion, loading), shortened by ``time_scale``. The longest
+chain of these is the critical path: no tool can be faster. Printed: path, measured, ratio, our own CPU time.
 
     python benchmarks/up_speed.py [--scale 60] [NODES ...]
 """
