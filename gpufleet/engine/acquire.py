@@ -74,8 +74,9 @@ class Acquirer:
             except NodeFailed as bad:
                 if not fresh and held is not None and held.serving in {Serving.READY, Serving.SICK}:
                     raise
-                self._give_up(rental, bad, watch)
-                if attempt == _TRIES - 1:
+                last_try = attempt == _TRIES - 1
+                self._give_up(rental, bad, watch, last_try=last_try)
+                if last_try:
                     raise
                 remaining = _rotated(remaining, rental.offer_id)
                 rental, last = None, bad
@@ -195,7 +196,7 @@ class Acquirer:
         scale = self._provider_of(rental).caps.time_scale
         return max(expected * BOOT_SLACK, LEAST_BOOT_SECONDS) / scale + 10.0
 
-    def _give_up(self, rental: Rental, bad: NodeFailed, watch: NodeWatch) -> None:
+    def _give_up(self, rental: Rental, bad: NodeFailed, watch: NodeWatch, *, last_try: bool) -> None:
         self.machines.drop(rental.node)
         self.session.store.log_event(
             self.session.fleet.name,
@@ -203,8 +204,8 @@ class Acquirer:
             "bad-node",
             {"provider": rental.provider, "host": rental.host_id, "offer": rental.offer_id, "why": bad.message},
         )
-        watch.failed(f"{bad.message}; released, trying the next offer")
-        decide_end(self.session, rental, f"bad node: {bad.message}"[:200])
+        watch.failed(f"{bad.message}; released" + ("" if last_try else ", trying the next offer"))
+        decide_end(self.session, rental, "bad node")
         ask_end(self.session, [rental])
 
     def _listener(self, rental: Rental, watch: NodeWatch) -> Callable[[JobEvent], None]:

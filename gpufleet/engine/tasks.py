@@ -6,12 +6,17 @@ together. Tasks are blocking functions (SSH and provider calls); one thread each
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
+from gpufleet.domain.nodes import NodeName
 from gpufleet.errors import GpufleetError, Interrupted
+from gpufleet.reporting.words import named
+
+_NODE = re.compile(r"[^/\s]+/\d+")
 
 
 @dataclass(frozen=True)
@@ -94,13 +99,19 @@ def raise_failures(failed: dict[str, BaseException]) -> None:
 
 
 def _told_once(errors: Iterable[GpufleetError]) -> str:
-    """``decode/0, decode/1: no GPUs; prefill/0: unreachable``: what several places share is told once."""
+    """``decode/0-1: no GPUs; prefill/0: unreachable``: what several places share is told once."""
     places: dict[str, list[str]] = {}
     for error in errors:
-        where = error.where or ""
-        message = error.message.removeprefix(f"{where}: ").removeprefix(f"{where} ") if where else error.message
-        places.setdefault(message, []).append(where)
-    return "; ".join(": ".join(filter(None, [", ".join(filter(None, at)), text])) for text, at in places.items())
+        place = (error.where or "").partition(", log ")[0]
+        message = error.message.removeprefix(f"{place}: ").removeprefix(f"{place} ") if place else error.message
+        places.setdefault(message, []).append(place)
+    return "; ".join(": ".join(filter(None, [_together(at), message])) for message, at in places.items())
+
+
+def _together(places: Iterable[str]) -> str:
+    nodes = [place for place in places if _NODE.fullmatch(place)]
+    others = dict.fromkeys(place for place in places if place and place not in nodes)
+    return ", ".join(filter(None, [named(map(NodeName.parse, nodes)), *others]))
 
 
 def type_of(error: GpufleetError) -> type[GpufleetError]:

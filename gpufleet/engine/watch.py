@@ -44,6 +44,8 @@ class NodeWatch:
     _begun: set[str] = field(default_factory=set)
     _jobs: dict[str, str] = field(default_factory=dict)
     _failing: str = ""
+    """The phase that just broke, for `failed` to name."""
+    _failed: bool = False
     _ready_at: float | None = None
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -53,7 +55,7 @@ class NodeWatch:
             names = list(self.expected)
             self._begun = set(names[: names.index(name) + 1]) if name in names else set()
             self._ready_at = self._ready_at if name in names else None
-            self._running, self._failing = {name: _Phase(self.clock())}, ""
+            self._running, self._failing, self._failed = {name: _Phase(self.clock())}, "", False
             self._tell(name, message=message)
 
     @contextmanager
@@ -71,7 +73,7 @@ class NodeWatch:
             self._failing = name
             raise
         with self._lock:
-            if self._failing:
+            if self._failing or self._failed:
                 return
             self._drop(name)
             if not self._running:
@@ -100,9 +102,11 @@ class NodeWatch:
     def failed(self, message: str) -> None:
         """The node will not get there, unless it begins again; what still runs on it is not told any more."""
         with self._lock:
-            phase = self._failing or self._main()
+            if not self._failed:
+                told = message.removeprefix(f"{self.node}: ")
+                self.sink(Progress(self.node, self._failing or self._main(), ProgressState.FAILED, message=told))
+            self._failed = True
             self._running.clear()
-            self.sink(Progress(self.node, phase, ProgressState.FAILED, message=message))
 
     def _drop(self, *names: str) -> None:
         for name in names:

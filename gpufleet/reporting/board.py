@@ -12,6 +12,8 @@ from gpufleet.domain.progress import Progress, ProgressState
 
 FINAL_PHASES = frozenset({"ready", "confirm"})
 """A node whose phase of this name is done needs no more watching."""
+_ENDING = frozenset({"terminate", "release", "confirm"})
+"""What follows a failure, and must not hide it."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,9 @@ class Board:
         """Take an event in."""
         now = self.now
         with self._lock:
-            self._rows[event.node] = _next(self._rows.get(event.node), event, now)
+            before = self._rows.get(event.node)
+            if before is None or not (before.failed and event.phase in _ENDING):
+                self._rows[event.node] = _next(before, event, now)
 
     def settle(self) -> None:
         """The run succeeded: what nobody reported as done is done too."""

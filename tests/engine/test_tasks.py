@@ -84,11 +84,11 @@ def test_several_failures_are_told_together_under_the_first_ones_exit_code() -> 
 
 def test_what_several_nodes_failed_of_is_told_once() -> None:
     failed = {
-        "a": NodeFailed("decode/0: no GPUs", where="decode/0"),
+        "a": NodeFailed("decode/0: no GPUs", where="decode/0, log /work/jobs/check/log"),
         "b": NodeFailed("is down", where="native/0"),
         "c": NodeFailed("no GPUs", where="decode/1"),
     }
-    with pytest.raises(NodeFailed, match=r"^3 failures: decode/0, decode/1: no GPUs; native/0: is down$"):
+    with pytest.raises(NodeFailed, match=r"^3 failures: decode/0-1: no GPUs; native/0: is down$"):
         raise_failures(dict(failed))
 
 

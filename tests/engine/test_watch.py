@@ -100,6 +100,14 @@ def test_a_failure_names_its_phase_and_silences_what_runs_beside_it(watched: Wat
     assert watched.last.state is ProgressState.FAILED
 
 
+def test_a_failure_is_told_once_and_does_not_repeat_its_node(watched: Watched) -> None:
+    watched.watch.phase("check")
+    watched.watch.failed("decode/0: no GPUs; released")
+    assert watched.last.message == "no GPUs; released"
+    watched.watch.failed("decode/0: no GPUs")
+    assert [event.state for event in watched.told].count(ProgressState.FAILED) == 1
+
+
 def test_a_node_rented_again_begins_anew(watched: Watched) -> None:
     watched.watch.phase("boot")
     watched.seconds = 30

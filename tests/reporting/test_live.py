@@ -94,6 +94,18 @@ def test_the_summary_counts_nodes_and_names_the_failed_ones() -> None:
     assert summary(board, succeeded=False) == "1 of 2 nodes finished in 2 min 10 s, 1 failed: decode/1"
 
 
+def test_the_end_of_a_failed_node_does_not_hide_that_it_failed() -> None:
+    board = Board(Clock())
+    for event in (
+        Progress(DECODE, "check", FAILED, message="no GPUs"),
+        Progress(DECODE, "terminate"),
+        Progress(DECODE, "confirm", DONE),
+    ):
+        board.update(event)
+    assert "no GPUs" in drawn(board, room=10)[0]
+    assert summary(board, succeeded=False) == "0 of 1 node finished in 0 s, 1 failed: decode/0"
+
+
 def test_a_run_that_succeeded_leaves_no_node_as_running() -> None:
     out = io.StringIO()
     with LiveView(Console(file=out, force_terminal=True, width=80, height=24)) as view:
