@@ -4,7 +4,7 @@ VENV  := .venv
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint bench docs clean
+.PHONY: demo test lint bench docs dist-check clean
 .DEFAULT_GOAL := test
 
 demo: $(READY)   ## bring the quickstart fleet up on the mock provider, talk to it, take it down
@@ -24,6 +24,9 @@ bench: $(READY)  ## the ratios that docs/performance.md reports
 
 docs: $(READY)   ## write the generated reference again
 	$(BIN)/python docs/generate_cli.py
+
+dist-check: $(READY)  ## build the wheel and run a fleet with it alone; needs the package index
+	.ci/dist-check $(BIN)/python
 
 clean:
 	rm -rf $(VENV) .demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

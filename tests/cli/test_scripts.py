@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 SHELLCHECK = Path(sys.executable).with_name("shellcheck")
 
 
-@pytest.mark.parametrize("script", [".ci/run", ".ci/setup", "examples/demo.sh"])
+@pytest.mark.parametrize("script", [".ci/run", ".ci/setup", ".ci/dist-check", "examples/demo.sh"])
 def test_a_script_is_executable_text_that_shellcheck_accepts(script: str) -> None:
     done = subprocess.run([SHELLCHECK, ROOT / script], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout
