@@ -79,9 +79,13 @@ class Front:
 
     @property
     def rental(self) -> Rental | None:
-        """The rental that HAProxy runs on: the newest of its node; None on this machine, or while there is none."""
+        """The rental that HAProxy runs on; None on this machine, or while there is none."""
+        return self.rental_of(self.node)
+
+    def rental_of(self, node: NodeName | None) -> Rental | None:
+        """The newest rental of a node."""
         rentals = self.session.store.rentals(self.session.fleet.name)
-        return next((r for r in reversed(rentals) if r.node == self.node and not r.duplicate), None)
+        return next((r for r in reversed(rentals) if r.node == node and not r.duplicate), None)
 
     def config(self, topology: Topology, cells: Iterable[Cell], *, native: bool, directory: str) -> RouterConfig:
         """What HAProxy is told when these cells and the native pool serve."""

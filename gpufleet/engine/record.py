@@ -12,6 +12,7 @@ from gpufleet.domain.nodes import NodeName
 from gpufleet.engine.session import Session, now
 from gpufleet.ledger.records import Rental
 from gpufleet.spec.dump import dump_fleet
+from gpufleet.spec.model import Fleet
 
 _HEADER = "# Written by gpufleet up; what {name} resolved to. A valid fleet file; do not edit.\n"
 
@@ -62,8 +63,19 @@ def _write(path: Path, text: str) -> None:
         raise
 
 
+def recorded_router(fleet_file: Path) -> str | None:
+    """Where the router ran when the record was written; None without a readable one."""
+    fleet = _read(fleet_file)
+    return fleet.router.host if fleet else None
+
+
 def read_lock(fleet_file: Path) -> dict[str, Any] | None:
     """The ``lock`` section of the record beside a fleet file; None when there is no readable one."""
+    fleet = _read(fleet_file)
+    return fleet.lock if fleet else None
+
+
+def _read(fleet_file: Path) -> Fleet | None:
     from gpufleet.errors import InvalidFleet
     from gpufleet.spec.load import load_fleet
 
@@ -71,6 +83,6 @@ def read_lock(fleet_file: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        return load_fleet(path).fleet.lock
+        return load_fleet(path).fleet
     except InvalidFleet:
         return None

@@ -7,10 +7,12 @@ from contextlib import contextmanager
 from typing import TypeGuard
 
 from gpufleet.domain.jobs import JobEvent, JobEventKind
+from gpufleet.domain.nodes import NodeName
 from gpufleet.domain.progress import Progress
 from gpufleet.engine.acquire import JOB_SECONDS
-from gpufleet.engine.front import Front, local_workdir
+from gpufleet.engine.front import LOCAL, Front, local_workdir
 from gpufleet.engine.machines import Machines
+from gpufleet.engine.record import recorded_router
 from gpufleet.engine.session import Session
 from gpufleet.engine.watch import NodeWatch
 from gpufleet.errors import NodeFailed
@@ -38,8 +40,7 @@ def open_front(
     machine = _place(session, machines, front)
     config = front.config(topology, cells, native=native, directory=_directory(session, front, machine))
     events = _run(session, machine, front.open_job(config, machine.workdir))
-    if not front.on_this_machine:
-        _close_local(session)  # the file may have said `local` before
+    _close_former(session, machines, front)
     return any(e.step == "run" and e.kind is JobEventKind.STEP_DONE for e in events)
 
 
@@ -53,14 +54,8 @@ def close_front(session: Session, machines: Machines) -> None:
     """
     _close_local(session)
     front = Front(session)
-    rental = front.rental
-    if front.on_this_machine or not _was_reached(rental):
-        return
-    try:
-        machine = machines.get(rental, within=_ASK_SECONDS)
-        _run(session, machine, front.close_job(router_directory(machine), machine.workdir))
-    except NodeFailed as error:
-        session.sink(Progress(None, "router", message=f"not closed, ends with its node: {error.message}"))
+    if not front.on_this_machine:
+        _close_on(session, machines, front.rental)
 
 
 def router_directory(machine: Machine) -> str:
@@ -100,6 +95,25 @@ def _asker(machines: Machines, rental: Rental) -> Ask:
 def _was_reached(rental: Rental | None) -> TypeGuard[Rental]:
     """Whether somebody has logged in there: a router may run."""
     return rental is not None and rental.ssh is not None and rental.ssh.host_key is not None
+
+
+def _close_former(session: Session, machines: Machines, front: Front) -> None:
+    """The file may have named another place before, where a router with the same keys still listens."""
+    former = recorded_router(session.path)
+    if not front.on_this_machine:
+        _close_local(session)
+    if former and former not in {LOCAL, str(front.node)}:
+        _close_on(session, machines, front.rental_of(NodeName.parse(former)))
+
+
+def _close_on(session: Session, machines: Machines, rental: Rental | None) -> None:
+    if not _was_reached(rental):
+        return
+    try:
+        machine = machines.get(rental, within=_ASK_SECONDS)
+        _run(session, machine, Front(session).close_job(router_directory(machine), machine.workdir))
+    except NodeFailed as error:
+        session.sink(Progress(None, "router", message=f"not closed, ends with its node: {error.message}"))
 
 
 def _close_local(session: Session) -> None:

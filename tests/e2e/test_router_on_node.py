@@ -13,7 +13,9 @@ from gpufleet.engine import api
 from gpufleet.engine.session import open_session
 from gpufleet.providers.mock import billing
 from tests.e2e.conftest import _network
+from tests.e2e.openssh import lab, nothing_runs
 from tests.e2e.world import World, eventually, free_port, small_fleet, world
+from tests.remote.sshd import SSHD
 
 
 def _fleet() -> dict[str, Any]:
@@ -99,6 +101,43 @@ def test_no_haproxy_is_needed_on_this_machine(tmp_path: Path) -> None:
             api.check(session)
         finally:
             front.shutil.which = which
+
+
+def test_it_moves_to_another_place_and_nothing_listens_at_the_old_one(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    with world(tmp_path_factory.mktemp("n"), _network("moves"), small_fleet(free_port())) as made:
+        for host in ("local", "prefill/0", "native/0", "local"):
+            # On the mock a wildcard is the whole machine, so that each place needs a port of its own.
+            address = "127.0.0.1" if host == "local" else "0.0.0.0"
+            made.fleet["router"] |= {"host": host, "listen": f"{address}:{free_port()}"}
+            made.write()
+            made.ok("up", "--yes")
+            assert len({line.split("-f ")[1] for line in _routers(made)}) == 1, host
+            assert made.json("ask", "hello")["finish_reason"]
+        made.ok("down", "--yes")
+        assert _routers(made) == []
+
+
+@pytest.mark.skipif(not Path(SSHD).exists(), reason="openssh-server is not installed")
+def test_on_a_leased_host_it_is_stopped_before_the_host_is_given_back(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Even when the file has come to name another place since."""
+    with lab(tmp_path_factory.mktemp("lab")) as room:
+        fleet = room.fleet("routed")
+        fleet["router"] |= {"host": "prefill/0", "listen": f"0.0.0.0:{free_port()}"}
+        made = room.operator("op", fleet)
+        made.ok("up", "--yes")
+        assert made.json("ask", "hello")["finish_reason"]
+        (host,) = [h for h in room.hosts if (h.workdir / "router" / "keys.map").exists()]
+        made.fleet["router"] |= {"host": "native/0"}
+        made.write()
+        made.ok("down", "--yes")
+        nothing_runs(room.hosts)
+        assert not (host.workdir / "router" / "keys.map").exists()
+        assert not (host.workdir / "router" / "endpoint.pem").exists()
+        assert all(h.alive for h in room.hosts)
 
 
 def test_down_ends_the_router_with_its_node(tmp_path_factory: pytest.TempPathFactory) -> None:
