@@ -40,6 +40,18 @@ def drain(session: Session, nodes: Set[NodeName], *, within: float = DRAIN_SECON
         return
 
 
+def undrain(session: Session, names: Set[str]) -> None:
+    """Send requests again to backends that serve now: a drained one stays so over a reload, whoever is behind it."""
+    if not Front(session).on_this_machine:
+        return
+    router = RuntimeApi(session.paths.router / SOCKET_FILE)
+    try:
+        for name in {s.name for s in router.servers() if s.name in names and not s.up}:
+            router.ready(name)  # whether its check is under way or it was drained, it is to serve
+    except (RouterGone, RouterRefused):
+        return
+
+
 def _backends(front: Front, nodes: Set[NodeName]) -> set[str]:
     """A cell stands and falls with each of its nodes; the native pool stands while one of them is left."""
     cells = [cell for cell in front.cells() if cell.up is not None]

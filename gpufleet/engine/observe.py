@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from gpufleet.catalog.sizing import needs
 from gpufleet.catalog.timing import phase_seconds
-from gpufleet.domain.market import Offer, OfferQuery
+from gpufleet.domain.market import InstanceState, Offer, OfferQuery
 from gpufleet.domain.nodes import NodeName, Role
 from gpufleet.domain.status import Serving
 from gpufleet.engine.listing import read
@@ -18,6 +18,7 @@ from gpufleet.ledger.records import ObligationState, Rental
 from gpufleet.planning.model import Desired, Observed, ObservedNode, Plan, desired_up
 from gpufleet.planning.planner import plan
 from gpufleet.serving.settings import node_settings
+from gpufleet.spec.model import Fleet
 
 
 def plan_now(session: Session) -> Plan:
@@ -45,7 +46,7 @@ def expected_phases(session: Session, node: NodeName) -> Mapping[str, float]:
     return phase_seconds(role, first_decode=node == first)
 
 
-def observed(session: Session, *, with_offers: bool = True) -> Observed:
+def observed(session: Session) -> Observed:
     """The fleet as it is. Reads the ledger; run `sweep` before it to have the providers' view in there."""
     store, fleet = session.store, session.fleet
     rentals = store.rentals(fleet.name)
@@ -54,7 +55,7 @@ def observed(session: Session, *, with_offers: bool = True) -> Observed:
         sick = front.sick_nodes()
     return Observed(
         nodes=[_node(r, ending=(r.provider, r.instance_id) in ending, sick=r.node in sick) for r in rentals],
-        offers=_offers(session, _short(session, rentals)) if with_offers else {},
+        offers=_offers(session, _short(session, [r for r in rentals if (r.provider, r.instance_id) not in ending])),
         pending_usd_per_hour=store.pending_usd_per_hour(fleet.name),
         spent_usd=bill(store, fleet.name, now()).total,
     )
@@ -80,8 +81,21 @@ def _node(rental: Rental, *, ending: bool, sick: bool) -> ObservedNode:
 def _short(session: Session, rentals: Sequence[Rental]) -> list[str]:
     """Pools that may need a new rental: a healthy fleet asks for no offers at all."""
     fleet = session.fleet
-    held = {r.node for r in rentals if r.serving is Serving.READY and r.state.value == "running"}
+    held = {
+        r.node
+        for r in rentals
+        if r.serving is Serving.READY and r.state is InstanceState.RUNNING and _fits(fleet, r) and not r.duplicate
+    }
     return [pool for pool in fleet.pools if any(n not in held for n in fleet.nodes() if n.pool == pool)]
+
+
+def _fits(fleet: Fleet, rental: Rental) -> bool:
+    """Whether the rental is what the file asks for; what is not is replaced."""
+    if rental.node.pool not in fleet.pools:
+        return False
+    pool = fleet.pools[rental.node.pool]
+    same_place = pool.region in {None, rental.region} and fleet.provider_of(rental.node.pool).use == rental.provider
+    return same_place and rental.gpu == pool.gpu
 
 
 def _offers(session: Session, pools: Sequence[str]) -> dict[str, Sequence[Offer]]:

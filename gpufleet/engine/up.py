@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 
@@ -12,8 +13,8 @@ from gpufleet.domain.progress import Progress, ProgressState
 from gpufleet.domain.status import Serving
 from gpufleet.engine.acquire import Acquirer
 from gpufleet.engine.bringup import VLLM_ROUTER, BringUp, Target
-from gpufleet.engine.drain import drain
-from gpufleet.engine.front import Front
+from gpufleet.engine.drain import drain, undrain
+from gpufleet.engine.front import NATIVE, Front
 from gpufleet.engine.machines import Machines
 from gpufleet.engine.observe import expected_phases, plan_now
 from gpufleet.engine.record import write_record
@@ -30,6 +31,7 @@ from gpufleet.ledger.records import Rental
 from gpufleet.planning.model import WANTED_KINDS, Action, ActionKind, Plan
 from gpufleet.planning.placement import fits
 
+_BACKEND_SECONDS = 30.0
 _ENDS = {ActionKind.TERMINATE, ActionKind.REPLACE}
 
 
@@ -123,11 +125,21 @@ def _open(session: Session, work: BringUp, plan: Plan) -> None:
         return
     session.sink(Progress(None, "router"))
     changed = open_front(session, work.acquirer.machines, topology, cells, native=native)
+    undrain(session, {*(cell.name for cell in cells), *([NATIVE] if native else [])})
     if plan.changes or changed:
+        _wait_for_backends(session)
         session.sink(Progress(None, "probe", message="one real request per channel"))
         prove_channels(session, native=native)
     _note_ready(session, work, cells=[n for c in cells for n in (c.decode, c.prefill)], native=native)
     session.sink(Progress(None, "record", message=str(write_record(session, live_rentals(session)))))
+
+
+def _wait_for_backends(session: Session) -> None:
+    """Until the router has found every backend healthy; one that it keeps down is told by the request through it."""
+    deadline = time.monotonic() + _BACKEND_SECONDS
+    while any(cell.up is False for cell in Front(session).cells()) and time.monotonic() < deadline:
+        if session.stop.wait(0.1):
+            raise Interrupted("interrupted while the router looks for its backends")
 
 
 def _note_ready(session: Session, work: BringUp, *, cells: list[NodeName], native: bool) -> None:

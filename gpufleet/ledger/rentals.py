@@ -48,7 +48,9 @@ class Rentals(Obligations):
             return rental
 
     def update_rental(self, instance: Instance) -> Rental:
-        """Store how the provider reports an instance now. What it leaves out is kept; a pinned host key is kept.
+        """Store how the provider reports an instance now. What it leaves out is kept.
+
+        A host key that it tells is pinned when none is, for many tell it only once the node has its address.
 
         A rental that was confirmed gone and is reported alive is opened again, and its end decided.
 
@@ -66,9 +68,7 @@ class Rentals(Obligations):
         """
         with self._db.write() as connection:
             rental = _known(connection, provider, instance_id)
-            pinned = connection.execute(
-                select(RENTALS.c.host_key).where(RENTALS.c.rental_id == rental.rental_id)
-            ).scalar()
+            pinned = _pinned(connection, rental)
             if pinned is not None and pinned != host_key:
                 raise LedgerConflict(f"{rental.node} has another host key pinned", where=f"{provider} {instance_id}")
             _change(connection, rental, host_key=host_key)
@@ -159,6 +159,8 @@ class Rentals(Obligations):
     def _update(self, connection: Connection, rental: Rental, instance: Instance) -> Rental:
         values = {name: value for name, value in _reported(instance).items() if value is not None}
         values |= self._new_terms(rental, instance)
+        if instance.ssh is not None and instance.ssh.host_key is not None and _pinned(connection, rental) is None:
+            values["host_key"] = instance.ssh.host_key
         if not rental.live and instance.state.may_bill and _aware(instance.ended_at) is None:
             values |= {"ended_at": None, "meter_stopped_at": None}
             self._reopen(connection, rental)
@@ -226,6 +228,13 @@ def _known(connection: Connection, provider: str, instance_id: str) -> Rental:
     if rental is None:
         raise LedgerConflict(f"{provider} {instance_id} is in no record of ours")
     return rental
+
+
+def _pinned(connection: Connection, rental: Rental) -> str | None:
+    """The pinned host key, which may be there before the rental's address is."""
+    wanted = select(RENTALS.c.host_key).where(RENTALS.c.rental_id == rental.rental_id)
+    key: str | None = connection.execute(wanted).scalar()
+    return key
 
 
 def _any_for(connection: Connection, key: str) -> bool:
