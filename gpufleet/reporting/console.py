@@ -17,6 +17,13 @@ WARN = "yellow"
 BAD = "red"
 
 
+class _Progress(Console):
+    """A console that falls silent when nobody reads it any more; rich itself would end the program."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+
+
 def stdout() -> Console:
     """For results."""
     return Console(highlight=False, markup=False, emoji=False)
@@ -24,7 +31,7 @@ def stdout() -> Console:
 
 def stderr() -> Console:
     """For progress, warnings and questions."""
-    return Console(stderr=True, highlight=False, markup=False, emoji=False)
+    return _Progress(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 class Page:
