@@ -24,7 +24,7 @@ def play(scenario: Scenario, **settings: Any) -> None:
 
 
 async def closed(s: Stage, requests: int) -> None:
-    """Assert that the gate stays shut: a request that waits has not reached vLLM after a full round through the gate."""
+    """Assert that the gate stays shut: a waiting request has not reached vLLM after full rounds through the gate."""
     for _ in range(3):
         await s.get("/gate/metrics")
         await asyncio.sleep(0.01)
