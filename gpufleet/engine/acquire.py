@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from gpufleet.catalog.sizing import needs
 from gpufleet.domain.jobs import JobEvent, JobEventKind
@@ -78,7 +78,7 @@ class Acquirer:
                 self._give_up(rental, bad, watch, last_try=last_try)
                 if last_try:
                     raise
-                remaining = _rotated(remaining, rental.offer_id)
+                remaining = self._without(remaining, rental)
                 rental, last = None, bad
         raise AssertionError("unreachable")
 
@@ -208,6 +208,12 @@ class Acquirer:
         decide_end(self.session, rental, "bad node")
         ask_end(self.session, [rental])
 
+    def _without(self, offers: Sequence[Offer], bad: Rental) -> list[Offer]:
+        """The offer that gave a bad node goes last; where an offer is one listed host, it is not tried again."""
+        others = [offer for offer in offers if offer.offer_id != bad.offer_id]
+        same = [offer for offer in offers if offer.offer_id == bad.offer_id]
+        return others if is_lent(self._provider_of(bad)) else [*others, *same]
+
     def _listener(self, rental: Rental, watch: NodeWatch) -> Callable[[JobEvent], None]:
         def listen(event: JobEvent) -> None:
             if event.data:
@@ -265,8 +271,3 @@ class _Reconnect:
 def has_rdma(rental: Rental, wanted: str) -> bool:
     """Whether containers there are given the RDMA devices: the node has active ports and the fleet wants them."""
     return wanted != "off" and rental.fingerprint.get("rdma_ports", "0") not in {"", "0"}
-
-
-def _rotated(offers: Sequence[Offer], failed: str) -> list[Offer]:
-    """The offer that gave a bad node goes last."""
-    return [*(o for o in offers if o.offer_id != failed), *(replace(o) for o in offers if o.offer_id == failed)]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +17,20 @@ def _network(name: str) -> str:
     """A /24 of 127.80.0.0/12 per test module or test."""
     number = zlib.crc32(name.encode())
     return f"127.{80 + number % 16}.{number // 16 % 256}.0/24"
+
+
+@pytest.fixture(scope="session")
+def short_folder() -> Iterator[Callable[[], Path]]:
+    """Makes folders whose names leave room for a unix socket deep below them."""
+    made: list[Path] = []
+
+    def make() -> Path:
+        made.append(Path(tempfile.mkdtemp(prefix="gf")))
+        return made[-1]
+
+    yield make
+    for folder in made:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")

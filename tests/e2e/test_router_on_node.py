@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,8 @@ def _fleet() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def on_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with world(tmp_path_factory.mktemp("n"), _network(__name__), _fleet()) as made:
+def on_node(short_folder: Callable[[], Path]) -> Iterator[World]:
+    with world(short_folder(), _network(__name__), _fleet()) as made:
         made.ok("up", "--yes")
         yield made
 
@@ -104,9 +104,9 @@ def test_no_haproxy_is_needed_on_this_machine(tmp_path: Path) -> None:
 
 
 def test_it_moves_to_another_place_and_nothing_listens_at_the_old_one(
-    tmp_path_factory: pytest.TempPathFactory,
+    short_folder: Callable[[], Path],
 ) -> None:
-    with world(tmp_path_factory.mktemp("n"), _network("moves"), small_fleet(free_port())) as made:
+    with world(short_folder(), _network("moves"), small_fleet(free_port())) as made:
         for host in ("local", "prefill/0", "native/0", "local"):
             # On the mock a wildcard is the whole machine, so that each place needs a port of its own.
             address = "127.0.0.1" if host == "local" else "0.0.0.0"
@@ -140,8 +140,8 @@ def test_on_a_leased_host_it_is_stopped_before_the_host_is_given_back(
         assert all(h.alive for h in room.hosts)
 
 
-def test_down_ends_the_router_with_its_node(tmp_path_factory: pytest.TempPathFactory) -> None:
-    with world(tmp_path_factory.mktemp("n"), _network("down"), _fleet()) as made:
+def test_down_ends_the_router_with_its_node(short_folder: Callable[[], Path]) -> None:
+    with world(short_folder(), _network("down"), _fleet()) as made:
         made.ok("up", "--yes")
         made.ok("down", "--yes")
         assert all(c.ended is not None for c in billing.read(made.market))
