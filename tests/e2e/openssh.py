@@ -20,6 +20,9 @@ from tests.remote.sshd import SSHD, wait_for_port, write_key
 
 PORT = 2222
 ROLES = ("H200", "H200", "B200", "B200", "H200")
+"""GPUs of the hosts of a fleet of two cells and a native node."""
+ONE_CELL = ("H200", "B200", "H200")
+"""Those of one cell and a native node."""
 """What `small_fleet` needs: two prefill, two decode, one native."""
 VRAM_GB = {"H200": 141, "B200": 180}
 _addresses = (f"127.90.{os.getpid() % 254 + 1}.{n % 254 + 1}" for n in itertools.count())
@@ -137,17 +140,17 @@ class Lab:
             authorized=(self.root / "login_key.pub").read_text(),
         )
         host.root.mkdir()
-        spec = {"address": host.address, "time_scale": 3000, "gpu_model": gpu, "vram_gb": VRAM_GB[gpu], **facts}
+        spec = {"address": host.address, "time_scale": 8000, "gpu_model": gpu, "vram_gb": VRAM_GB[gpu], **facts}
         (host.root / "node.json").write_text(json.dumps(spec))
         layout.prepare_root(host.root, spec)
         self.hosts.append(host)
         host.start()
         return host
 
-    def fleet(self, name: str = "test", hosts: list[Host] | None = None) -> dict[str, Any]:
+    def fleet(self, name: str = "test", hosts: list[Host] | None = None, *, cells: int = 2) -> dict[str, Any]:
         """A fleet file that leases these hosts (all of them unless told otherwise)."""
         listed = [host.listed for host in hosts or self.hosts]
-        return {**small_fleet(free_port()), "name": name, "provider": {"use": "ssh", "hosts": listed}}
+        return {**small_fleet(free_port(), cells=cells), "name": name, "provider": {"use": "ssh", "hosts": listed}}
 
     def operator(self, folder: str, fleet: dict[str, Any]) -> World:
         """Somebody with a fleet file and a state directory of their own."""

@@ -18,11 +18,12 @@ from gpufleet.domain.nodes import NodeName
 from gpufleet.engine.api import ssh_command
 from gpufleet.engine.session import open_session
 from gpufleet.playbook.load import load_shipped
-from tests.e2e.openssh import ROLES, Host, Lab, lab, nothing_runs
+from tests.e2e.openssh import ONE_CELL, Host, Lab, lab, nothing_runs
 from tests.e2e.world import World
 from tests.remote.sshd import SSHD, write_key
 
 NODES = ["decode/0", "decode/1", "native/0", "prefill/0", "prefill/1"]
+ONE_CELL_NODES = ["decode/0", "native/0", "prefill/0"]
 
 pytestmark = pytest.mark.skipif(not Path(SSHD).exists(), reason="openssh-server is not installed")
 
@@ -168,13 +169,13 @@ def test_a_host_key_that_changes_is_refused_and_nothing_runs_there(served: Serve
 
 def test_hosts_that_cannot_be_used_are_named_when_there_is_no_spare(own_lab: Lab) -> None:
     """One shows another host key than the listed one, one is down. Nothing runs on the first; the rest serves."""
-    for gpu in ROLES:
+    for gpu in ONE_CELL:
         own_lab.add(gpu)
-    dead, stranger = own_lab.hosts[3], own_lab.hosts[4]
-    fleet = own_lab.fleet()
+    dead, stranger = own_lab.hosts[1], own_lab.hosts[2]
+    fleet = own_lab.fleet(cells=1)
     for listed, host in zip(fleet["provider"]["hosts"], own_lab.hosts, strict=True):
         listed["host_key"] = host.host_key
-    fleet["provider"]["hosts"][4]["host_key"] = write_key(own_lab.root / "some_other_key")
+    fleet["provider"]["hosts"][2]["host_key"] = write_key(own_lab.root / "some_other_key")
     dead.stop()
     with user(own_lab, "a", fleet) as world:
         done = world.run("up", "--yes")
@@ -189,9 +190,9 @@ def test_hosts_that_cannot_be_used_are_named_when_there_is_no_spare(own_lab: Lab
 
 
 def test_a_host_that_cannot_be_cleaned_up_is_given_back_and_named(own_lab: Lab) -> None:
-    for gpu in ROLES:
+    for gpu in ONE_CELL:
         own_lab.add(gpu)
-    with user(own_lab, "a", own_lab.fleet()) as world:
+    with user(own_lab, "a", own_lab.fleet(cells=1)) as world:
         world.ok("up", "--yes")
         lost = next(h for h in own_lab.hosts if h.address == addresses(world)["native/0"])
         with lost.rekeyed():
@@ -205,30 +206,30 @@ def test_bad_hosts_are_named_and_spares_take_their_places(own_lab: Lab) -> None:
     """One is down, one has lost a GPU; each is told, left as it was, and replaced."""
     broken = own_lab.add("B200", gpu_count_visible=7)
     dead = own_lab.add("H200")
-    for gpu in ROLES:
+    for gpu in ONE_CELL:
         own_lab.add(gpu)
     dead.stop()
-    with user(own_lab, "a", own_lab.fleet()) as world:
+    with user(own_lab, "a", own_lab.fleet(cells=1)) as world:
         done = world.run("up", "--yes")
         assert done.returncode == 0, done.stderr
         assert f"{dead.address}:2222" in done.stderr
         assert "8 x B200 needed, seen: 7 x" in done.stderr
         assert "trying the next offer" in done.stderr
-        assert serving(world) == NODES
+        assert serving(world) == ONE_CELL_NODES
         assert not {broken.address, dead.address} & set(addresses(world).values())
         are_free([broken])
 
 
 @pytest.mark.parametrize("mark", ["native/0 check", "decode/0 convert", "decode/0 cell"])
 def test_up_killed_and_run_again_repeats_no_finished_step(own_lab: Lab, mark: str) -> None:
-    for gpu in ROLES:
+    for gpu in ONE_CELL:
         own_lab.add(gpu)
-    with user(own_lab, "a", own_lab.fleet()) as world:
+    with user(own_lab, "a", own_lab.fleet(cells=1)) as world:
         kill_at(world, mark, "up", "--yes")
         finished = [once_only(host) for host in own_lab.hosts]
         leases = [key_of(host) for host in own_lab.hosts]
         world.ok("up", "--yes")
-        assert serving(world) == NODES
+        assert serving(world) == ONE_CELL_NODES
         for host, before in zip(own_lab.hosts, finished, strict=True):
             assert {step: at for step, at in once_only(host).items() if step in before} == before
         assert all(key_of(host) == lease for host, lease in zip(own_lab.hosts, leases, strict=True) if lease)
@@ -237,9 +238,9 @@ def test_up_killed_and_run_again_repeats_no_finished_step(own_lab: Lab, mark: st
 
 
 def test_down_after_a_killed_up_stops_what_went_on_without_it(own_lab: Lab) -> None:
-    for gpu in ROLES:
+    for gpu in ONE_CELL:
         own_lab.add(gpu, time_scale=100)
-    with user(own_lab, "a", own_lab.fleet()) as world:
+    with user(own_lab, "a", own_lab.fleet(cells=1)) as world:
         kill_at(world, "weights", "up", "--yes")
         assert any(host.processes() for host in own_lab.hosts)
         world.ok("down", "--yes")

@@ -111,14 +111,14 @@ class World:
             _kill(pid)
 
 
-def small_fleet(port: int, **provider: Any) -> dict[str, Any]:
-    """Two cells and a native node, with fast clocks."""
+def small_fleet(port: int, *, cells: int = 2, **provider: Any) -> dict[str, Any]:
+    """Some cells and a native node, with fast clocks."""
     return {
         "name": "test",
-        "provider": {"use": "mock", "time_scale": 3000, "seed": 1, **provider},
+        "provider": {"use": "mock", "time_scale": 8000, "seed": 1, **provider},
         "pools": {
-            "prefill": {"gpu": "H200:8", "count": 2},
-            "decode": {"gpu": "B200:8", "count": 2},
+            "prefill": {"gpu": "H200:8", "count": cells},
+            "decode": {"gpu": "B200:8", "count": cells},
             "native": {"gpu": "H200:8", "count": 1},
         },
         "router": {
