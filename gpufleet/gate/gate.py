@@ -7,6 +7,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 
 from gpufleet.gate import upstream
 from gpufleet.gate.claim import Claim
@@ -34,6 +35,7 @@ class Gate:
         self._turnstile = Turnstile()
         self._current: Handover | None = None
         self._since = 0.0
+        self._spare: Relay | None = None
         self._quarantine: dict[Address, float] = {}
         self._ports: deque[int] = deque(maxlen=_RECENT_PORTS)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -62,7 +64,7 @@ class Gate:
             "quarantined_nodes": sum(until > time.monotonic() for until in self._quarantine.values()),
         }
 
-    async def carry(self, head: Head, claim: Claim, gone: asyncio.Event) -> Reply:
+    async def carry(self, head: Head, claim: Claim, line: upstream.Line, gone: asyncio.Event) -> Reply:
         """Carry one request out; returns vLLM's answer once every rank has been admitted.
 
         Raises:
@@ -79,7 +81,7 @@ class Gate:
         self._metrics.queue_seconds.observe((), time.monotonic() - arrived)
         handover = Handover(claim.node, self._config.attempts)
         self._current, self._since = handover, time.monotonic()
-        self._spawn(self._run(handover, head, claim, priority))
+        self._spawn(self._run(handover, head, claim, priority, line))
         return await asyncio.shield(handover.reply)
 
     async def drain(self) -> None:
@@ -102,17 +104,20 @@ class Gate:
             why = f"the hand-over to {current.node} runs since {spent:.1f} s: {current.what_is_missing()}"
         return Refusal(503, "queue", f"no turn at the KV gate within {self._config.queue_s:g} s; {why}")
 
-    async def _run(self, handover: Handover, head: Head, claim: Claim, priority: int | None) -> None:
+    async def _run(
+        self, handover: Handover, head: Head, claim: Claim, priority: int | None, line: upstream.Line
+    ) -> None:
         """From turn to turn. Not ended by the client: once sent, only vLLM and its ranks say when it is over.
 
         A fault of the gate's own, or its end, leaves the turn taken and the state file there: that is the safe side.
         """
-        relay = Relay(handover, self._config.connect_s)
+        relay, self._spare = self._spare or self._new_relay(), None
+        relay.assign(handover)
         timer = self._later(self._config.handover_s, lambda: self._overdue(handover))
         try:
             self._check_node(claim.node)
-            own = await self._opened(relay)
-            await self._prefill(handover, with_body(head, claim.rewritten(own, priority)), head.method)
+            await self._open(relay)
+            await self._prefill(handover, line, with_body(head, claim.rewritten(relay.address, priority)))
             await handover.until(lambda: handover.over)
         except Refusal as refusal:
             handover.fail(refusal)
@@ -124,23 +129,39 @@ class Gate:
         self._account(handover)
         self._current = None
         self._turnstile.leave()
+        await self._make_ready()
 
-    async def _opened(self, relay: Relay) -> Address:
+    def _new_relay(self) -> Relay:
+        return Relay(self._config.relay_host, self._config.connect_s)
+
+    async def _make_ready(self) -> None:
+        """Listen for the next hand-over already: that saves it the wait."""
+        relay = self._new_relay()
+        with suppress(Refusal):
+            await self._open(relay)
+        if self._spare is None:
+            self._spare = relay
+        else:
+            relay.close()
+
+    async def _open(self, relay: Relay) -> None:
+        if relay.address.port:
+            return
         try:
-            return await relay.open(self._config.relay_host, self._ports)
+            await relay.open(self._ports)
         except OSError as error:
             why = f"the gate cannot listen on {self._config.relay_host}: {error}"
             raise Refusal(500, "relay", why) from None
 
-    async def _prefill(self, handover: Handover, request: bytes, method: str) -> None:
+    async def _prefill(self, handover: Handover, line: upstream.Line, request: bytes) -> None:
         """Send to vLLM and take its answer; returns when vLLM cannot extract KV for this request any more."""
         try:
-            vllm = await upstream.reach(self._config.upstream)
+            vllm = await line.take()
         except upstream.Unreachable as error:
             raise Refusal(502, "vllm-unreachable", f"vLLM cannot be reached: {error}") from None
         self._mark(running=True)
         try:
-            answer = await upstream.ask(vllm, request, method)
+            answer = await upstream.ask(vllm, request)
         except upstream.AnswerLost as error:
             await self._lost(handover, Refusal(502, "answer-lost", f"vLLM gave no whole answer: {error}"))
         else:

@@ -43,15 +43,18 @@ class Proxy:
 
     async def serve(self, client: Peer) -> None:
         """All requests of one connection."""
+        line = upstream.Line(self._config.upstream)
         try:
-            while await self._exchange(client):
+            while await self._exchange(client, line):
                 pass
         except (OSError, asyncio.IncompleteReadError, ClientGone):
             client.abort()
         except (BadHttp, asyncio.LimitOverrunError) as error:
             client.writer.write(Refusal(400, "bad-http", f"bad request: {error}").reply().raw)
+        finally:
+            line.drop()
 
-    async def _exchange(self, client: Peer) -> bool:
+    async def _exchange(self, client: Peer, line: upstream.Line) -> bool:
         """One request; whether another may follow on this connection."""
         self._idle.add(client)
         try:
@@ -64,12 +67,12 @@ class Proxy:
             self._idle.discard(client)
         body = await self._body(client, head)
         try:
-            reply = await self._own_answer(client, head, body)
+            reply = await self._own_answer(client, line, head, body)
         except Refusal as refusal:
             self._metrics.refusals[(("reason", refusal.reason),)] += 1
             reply = refusal.reply()
         if reply is None:
-            return await self._pass_through(client, head, body)
+            return await self._pass_through(client, line, head, body)
         await client.send(reply.raw)
         return reply.keep_alive and head.keep_alive
 
@@ -79,7 +82,7 @@ class Proxy:
             await client.send(b"HTTP/1.1 100 Continue\r\n\r\n")
         return await read_body(client.reader, request_framing(head))
 
-    async def _own_answer(self, client: Peer, head: Head, body: bytes) -> Reply | None:
+    async def _own_answer(self, client: Peer, line: upstream.Line, head: Head, body: bytes) -> Reply | None:
         """The answer of the gate, or of vLLM to a hand-over; None when the request just passes."""
         path = head.target.split("?", 1)[0]
         if path.startswith(_OWN):
@@ -87,7 +90,7 @@ class Proxy:
         claim = claims.read(path, body)
         kind = "native" if claim is None else "handover"
         self._metrics.requests[(("kind", kind),)] += 1
-        return None if claim is None else await self._gate.carry(head, claim, client.gone)
+        return None if claim is None else await self._gate.carry(head, claim, line, client.gone)
 
     def _status(self, path: str) -> Reply:
         if path == "/gate/metrics":
@@ -98,9 +101,9 @@ class Proxy:
             return plain(200, b"ok\n", "text/plain") if refusal is None else refusal.reply()
         return Refusal(404, "path", f"the gate has no {path}").reply()
 
-    async def _pass_through(self, client: Peer, head: Head, body: bytes) -> bool:
+    async def _pass_through(self, client: Peer, line: upstream.Line, head: Head, body: bytes) -> bool:
         try:
-            vllm = await upstream.reach(self._config.upstream)
+            vllm = await line.take()
         except upstream.Unreachable as error:
             refusal = Refusal(502, "vllm-unreachable", f"vLLM cannot be reached: {error}")
             self._metrics.refusals[(("reason", refusal.reason),)] += 1
