@@ -11,7 +11,7 @@ demo: $(READY)   ## bring the quickstart fleet up on the mock provider, talk to 
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/demo.sh
 
 test: lint       ## everything that CI checks
-	$(BIN)/pytest -n 2 --dist loadgroup
+	$(BIN)/pytest -n 3 --dist loadgroup
 
 lint: $(READY)
 	$(BIN)/ruff check .
