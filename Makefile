@@ -4,14 +4,17 @@ VENV  := .venv
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint bench docs dist-check clean
+.PHONY: demo test test-slow lint bench docs dist-check clean
 .DEFAULT_GOAL := test
 
 demo: $(READY)   ## bring the quickstart fleet up on the mock provider, talk to it, take it down
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/demo.sh
 
-test: lint       ## everything that CI checks
-	$(BIN)/pytest -n 3 --dist loadgroup
+test: lint       ## style, types, import rules, and all tests but the slow ones
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow"
+
+test-slow: $(READY)  ## whole fleets killed, stopped and moved at every further point
+	$(BIN)/pytest -n 2 --dist loadgroup -m slow
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -10,6 +10,9 @@ import pytest
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "spread: each test of this file may run on any worker")
+    config.addinivalue_line(
+        "markers", "slow: brings whole fleets up for one more of a kind; `make test-slow` runs these"
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -44,10 +44,10 @@ def _stop_at(made: World, mark: str, number: int, *command: str) -> tuple[int, s
     ("mark", "number"),
     [
         ("rent", signal.SIGINT),
-        ("boot", signal.SIGTERM),
+        pytest.param("boot", signal.SIGTERM, marks=pytest.mark.slow),
         ("image", signal.SIGHUP),
         ("serve", signal.SIGINT),
-        ("router", signal.SIGTERM),
+        pytest.param("router", signal.SIGTERM, marks=pytest.mark.slow),
     ],
 )
 def test_up_stopped_at(calm: World, mark: str, number: int) -> None:
@@ -68,6 +68,7 @@ def test_up_stopped_at(calm: World, mark: str, number: int) -> None:
     assert_down_and_even(calm)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mark", ["terminate", "confirm"])
 def test_down_stopped_at(calm: World, mark: str) -> None:
     calm.ok("up", "--yes")
@@ -92,6 +93,7 @@ def test_a_create_call_under_way_is_awaited_and_its_answer_stored(calm: World) -
     assert_down_and_even(calm)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "calm", [{"faults": [fault("create", "hang", "prefill/0", after=50000)], "scale": 2000}], indirect=True
 )
@@ -108,6 +110,7 @@ def test_the_second_ctrl_c_waits_for_nothing_and_the_call_is_looked_up_later(cal
     assert_down_and_even(calm)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("calm", [{"scale": 60}], indirect=True)
 def test_a_second_up_and_a_down_say_who_holds_the_fleet(calm: World) -> None:
     process = calm.start("up", "--yes")
@@ -121,6 +124,7 @@ def test_a_second_up_and_a_down_say_who_holds_the_fleet(calm: World) -> None:
     assert_down_and_even(calm)
 
 
+@pytest.mark.slow
 def test_a_run_that_ignores_hangups_goes_on(calm: World) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -131,6 +135,7 @@ def test_a_run_that_ignores_hangups_goes_on(calm: World) -> None:
     assert_down_and_even(calm)
 
 
+@pytest.mark.slow
 def test_nobody_reading_the_progress_stops_nothing(calm: World) -> None:
     process = calm.start("up", "--yes")
     assert process.stderr is not None

@@ -25,7 +25,18 @@ def fresh(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
         yield made
 
 
-UP_POINTS = ["rent", "boot", "connect", "check", "image", "weights", "convert", "serve", "cell", "router", "probe"]
+QUICK = {"rent", "check", "convert", "probe"}
+"""Points of `up` that `make test` tries; `make test-slow` tries the others."""
+UP_POINTS = [
+    point if point in QUICK else pytest.param(point, marks=pytest.mark.slow)
+    for point in ("rent", "boot", "connect", "check", "image", "weights", "convert", "serve", "cell", "router", "probe")
+]
+DOWN_POINTS = [
+    pytest.param("terminate", 0, marks=pytest.mark.slow),
+    pytest.param("terminate", 3, marks=pytest.mark.slow),
+    pytest.param("router", 0, marks=pytest.mark.slow),
+    ("confirm", 0),
+]
 
 
 def _kill_at(world: World, mark: str, *command: str, lines: int = 0) -> bool:
@@ -69,7 +80,7 @@ def test_up_killed_at(fresh: World, point: str) -> None:
     _assert_down_and_even(fresh)
 
 
-@pytest.mark.parametrize(("point", "lines"), [("terminate", 0), ("terminate", 3), ("router", 0), ("confirm", 0)])
+@pytest.mark.parametrize(("point", "lines"), DOWN_POINTS)
 def test_down_killed_at(fresh: World, point: str, lines: int) -> None:
     fresh.ok("up", "--yes")
     _kill_at(fresh, point, "down", "--yes", lines=lines)

@@ -103,6 +103,7 @@ def test_no_haproxy_is_needed_on_this_machine(tmp_path: Path) -> None:
             front.shutil.which = which
 
 
+@pytest.mark.slow
 def test_it_moves_to_another_place_and_nothing_listens_at_the_old_one(
     short_folder: Callable[[], Path],
 ) -> None:
@@ -119,6 +120,7 @@ def test_it_moves_to_another_place_and_nothing_listens_at_the_old_one(
         assert _routers(made) == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path(SSHD).exists(), reason="openssh-server is not installed")
 def test_on_a_leased_host_it_is_stopped_before_the_host_is_given_back(
     tmp_path_factory: pytest.TempPathFactory,

@@ -189,6 +189,7 @@ def test_hosts_that_cannot_be_used_are_named_when_there_is_no_spare(own_lab: Lab
         assert stranger.processes() == []
 
 
+@pytest.mark.slow
 def test_a_host_that_cannot_be_cleaned_up_is_given_back_and_named(own_lab: Lab) -> None:
     for gpu in ONE_CELL:
         own_lab.add(gpu)
@@ -220,6 +221,7 @@ def test_bad_hosts_are_named_and_spares_take_their_places(own_lab: Lab) -> None:
         are_free([broken])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mark", ["native/0 check", "decode/0 convert", "decode/0 cell"])
 def test_up_killed_and_run_again_repeats_no_finished_step(own_lab: Lab, mark: str) -> None:
     for gpu in ONE_CELL:
@@ -237,6 +239,7 @@ def test_up_killed_and_run_again_repeats_no_finished_step(own_lab: Lab, mark: st
     are_free(own_lab.hosts)
 
 
+@pytest.mark.slow
 def test_down_after_a_killed_up_stops_what_went_on_without_it(own_lab: Lab) -> None:
     for gpu in ONE_CELL:
         own_lab.add(gpu, time_scale=100)
@@ -247,6 +250,7 @@ def test_down_after_a_killed_up_stops_what_went_on_without_it(own_lab: Lab) -> N
         are_free(own_lab.hosts)
 
 
+@pytest.mark.slow
 def test_a_killed_down_goes_on_and_the_hosts_serve_the_next_fleet(room: Lab) -> None:
     with user(room, "first", room.fleet("first")) as first, user(room, "second", room.fleet("second")) as second:
         first.ok("up", "--yes")
