@@ -10,9 +10,7 @@ import pytest
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "spread: each test of this file may run on any worker")
-    config.addinivalue_line(
-        "markers", "slow: brings whole fleets up for one more of a kind; `make test-slow` runs these"
-    )
+    config.addinivalue_line("markers", "slow: whole fleets for one more case of a kind; run by `make test-slow`")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
