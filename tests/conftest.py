@@ -5,7 +5,15 @@ Files whose tests each bring up a world of their own are marked ``spread`` and g
 
 from __future__ import annotations
 
+import os
+
+import hypothesis
 import pytest
+
+# CI tries the same examples each time, so that it fails for the change it looks at; everybody else hunts for new ones.
+hypothesis.settings.register_profile("ci", derandomize=True)
+if os.environ.get("CI"):
+    hypothesis.settings.load_profile("ci")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from gpufleet.spec.model import Fleet
-from gpufleet.spec.problems import Loc, Problem, closest, did_you_mean, dotted, shown
+from gpufleet.spec.problems import Loc, Problem, closest, did_you_mean, dotted, printable, shown
 
 _KINDS: Mapping[str, str] = {
     "int": "is not a whole number",
@@ -126,7 +126,7 @@ _SPECIAL: Mapping[str, Callable[[ErrorDetails, Loc], Problem]] = {
 def _said(detail: ErrorDetails, loc: Loc, value: Any) -> Problem:
     """A validator of our own, or a wrong type."""
     if detail["type"] == "value_error":
-        return _at(loc, value, f": {detail['ctx']['error']}")
+        return _at(loc, value, f": {printable(str(detail['ctx']['error']))}")
     kind = detail["type"].partition("_")[0]
     return _at(loc, value, _KINDS.get(kind, f": {detail['msg'].lower()}"))
 

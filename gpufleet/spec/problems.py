@@ -105,8 +105,13 @@ def shown(value: str, loc: Loc) -> str | None:
 
 def one_line(text: str) -> str:
     """Printable and short."""
-    clean = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[: _LONGEST_SHOWN + 1])
+    clean = printable(text[: _LONGEST_SHOWN + 1])
     return clean if len(clean) <= _LONGEST_SHOWN else clean[:_LONGEST_SHOWN] + "..."
+
+
+def printable(text: str) -> str:
+    """The text with everything escaped that does not print."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def _hint(first: Problem, problems: tuple[Problem, ...]) -> str | None:

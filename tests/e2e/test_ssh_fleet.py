@@ -210,7 +210,12 @@ def test_bad_hosts_are_named_and_spares_take_their_places(own_lab: Lab) -> None:
     for gpu in ONE_CELL:
         own_lab.add(gpu)
     dead.stop()
-    with user(own_lab, "a", own_lab.fleet(cells=1)) as world:
+    fleet = own_lab.fleet(cells=1)
+    for listed in fleet["provider"]["hosts"][2:]:
+        listed["usd_per_hour"] = 1  # the bad ones are cheaper, and so tried first
+    for pool in fleet["pools"].values():
+        pool["max_usd_per_hour"] = 1
+    with user(own_lab, "a", fleet) as world:
         done = world.run("up", "--yes")
         assert done.returncode == 0, done.stderr
         assert f"{dead.address}:2222" in done.stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gpufleet.errors import InvalidFleet
@@ -71,6 +71,7 @@ def test_any_text(path: Path, text: str) -> None:
         max_size=4,
     )
 )
+@example([(202, 0, "\U00018cd6")])  # a character without a glyph in an address, which the message repeated as it was
 def test_a_valid_file_with_a_few_edits(path: Path, edits: list[tuple[int, int, str]]) -> None:
     text = BASE
     for start, length, replacement in edits:
