@@ -36,6 +36,7 @@ DOWN_POINTS = [
     pytest.param("terminate", 3, marks=pytest.mark.slow),
     pytest.param("router", 0, marks=pytest.mark.slow),
     ("confirm", 0),
+    pytest.param("gone", 0, marks=pytest.mark.slow),
 ]
 
 
