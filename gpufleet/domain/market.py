@@ -76,6 +76,10 @@ class InstanceState(StrEnum):
         return self is not InstanceState.TERMINATED
 
 
+WORKDIR = "/var/lib/gpufleet"
+"""Where gpufleet keeps its files on a node, unless the provider or the inventory says otherwise."""
+
+
 @dataclass(frozen=True)
 class SshEndpoint:
     """How to reach a node."""
@@ -85,7 +89,7 @@ class SshEndpoint:
     user: str = "root"
     host_key: str | None = None
     """``ssh-ed25519 AAAA...`` when the provider tells it; None means trust on first use, pinned per rental."""
-    workdir: str = "/var/lib/gpufleet"
+    workdir: str = WORKDIR
     """Where gpufleet keeps its files on that node."""
     key_file: str | None = None
     """Private key on this machine that logs in there; None means the fleet's own, which the provider installed."""

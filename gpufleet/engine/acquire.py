@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from gpufleet.catalog.sizing import needs
 from gpufleet.domain.jobs import JobEvent, JobEventKind
-from gpufleet.domain.market import Instance, InstanceState, Offer
+from gpufleet.domain.market import WORKDIR, InstanceState, Offer
 from gpufleet.domain.money import usd_per_hour
 from gpufleet.domain.nodes import NodeName
 from gpufleet.domain.status import Serving
@@ -139,25 +139,19 @@ class Acquirer:
 
     def jobs(self, rental: Rental) -> NodeJobs:
         """The jobs of a rented node."""
-        workdir = rental.ssh.workdir if rental.ssh else "/var/lib/gpufleet"
+        workdir = rental.ssh.workdir if rental.ssh else WORKDIR
         return NodeJobs(
             self.session.fleet, rental.node, workdir, rdma=has_rdma(rental, self.session.fleet.network.rdma)
         )
 
     def _wait_running(self, rental: Rental) -> Rental:
         provider = self._provider_of(rental)
-        listing = self.listings[provider.name]
         limit = self._boot_limit(rental)
         deadline = time.monotonic() + limit
         while True:
-            instance = listing.instance(rental.instance_id)
-            state = instance.state if instance else self._unseen(rental)
-            if instance is not None:
-                rental = self.session.store.update_rental(instance)
+            rental, state = self.check_alive(rental)
             if state is InstanceState.RUNNING and rental.ssh is not None:
                 return rental
-            if state in _DEAD:
-                raise self._dead(rental, state, instance)
             if time.monotonic() > deadline:
                 raise NodeFailed(
                     f"{rental.node} is still {state} at {provider.name} after {limit:.0f} s", where=str(rental.node)
@@ -165,8 +159,8 @@ class Acquirer:
             if self.session.stop.wait(provider.caps.poll_seconds):
                 raise Interrupted("interrupted while a node boots", where=str(rental.node))
 
-    def check_alive(self, rental: Rental) -> None:
-        """Ask the provider about a node that does not answer.
+    def check_alive(self, rental: Rental) -> tuple[Rental, InstanceState]:
+        """Take in how the provider sees a node now.
 
         Raises:
             NodeFailed: it is no more.
@@ -174,18 +168,16 @@ class Acquirer:
         instance = self.listings[rental.provider].instance(rental.instance_id)
         state = instance.state if instance else self._unseen(rental)
         if instance is not None:
-            self.session.store.update_rental(instance)
+            rental = self.session.store.update_rental(instance)
         if state in _DEAD:
-            raise self._dead(rental, state, instance)
+            told = f": {instance.message}" if instance and instance.message else ""
+            raise NodeFailed(f"{rental.node} is {state} at {rental.provider}{told}", where=str(rental.node))
+        return rental, state
 
     def _unseen(self, rental: Rental) -> InstanceState:
         """What the absence of a rental means: nothing yet while it is fresh."""
         fresh = settling(self.session, self._provider_of(rental), rental)
         return InstanceState.PROVISIONING if fresh else InstanceState.TERMINATED
-
-    def _dead(self, rental: Rental, state: InstanceState, instance: Instance | None) -> NodeFailed:
-        told = f": {instance.message}" if instance and instance.message else ""
-        return NodeFailed(f"{rental.node} is {state} at {rental.provider}{told}", where=str(rental.node))
 
     def _boot_limit(self, rental: Rental) -> float:
         """Real seconds that a boot may take."""

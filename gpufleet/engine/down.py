@@ -30,18 +30,14 @@ def take_down(session: Session) -> Bill:
         NodeFailed: all is gone, but the router on this machine may still run.
         Interrupted: the obligations stay; the next run goes on.
     """
-    machines = Machines(session)
-    try:
-        with stop_on_signals(session.stop):
-            providers = session.owing_providers()
-            unread = _find_and_decide(session, providers)
-            not_closed = _close(session, machines)
-            session.sink(Progress(None, "confirm", message="waiting until the provider says that nothing is left"))
-            confirm_gone(session)
-            _look_once_more(session, providers)
-            _check_nothing_is_left(session, unread)
-    finally:
-        machines.close()
+    with Machines(session) as machines, stop_on_signals(session.stop):
+        providers = session.owing_providers()
+        unread = _find_and_decide(session, providers)
+        not_closed = _close(session, machines)
+        session.sink(Progress(None, "confirm", message="waiting until the provider says that nothing is left"))
+        confirm_gone(session)
+        _look_once_more(session, providers)
+        _check_nothing_is_left(session, unread)
     if not_closed:
         raise not_closed
     return bill(session.store, session.fleet.name, now())

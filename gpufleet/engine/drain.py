@@ -10,8 +10,6 @@ from gpufleet.domain.progress import Progress
 from gpufleet.engine.front import NATIVE, Front
 from gpufleet.engine.session import Session
 from gpufleet.routing.errors import RouterGone, RouterRefused
-from gpufleet.routing.haproxy import SOCKET_FILE
-from gpufleet.routing.runtime import RuntimeApi
 
 DRAIN_SECONDS = 300.0
 """A stream that is longer is cut: the node behind it costs money that the user no longer wants to spend."""
@@ -24,9 +22,9 @@ def drain(session: Session, nodes: Set[NodeName], *, within: float = DRAIN_SECON
     Does nothing where the router is not on this machine or does not run. Returns early when the user asks to stop.
     """
     front = Front(session)
-    if not front.on_this_machine:
+    router = front.runtime
+    if router is None:
         return
-    router = RuntimeApi(session.paths.router / SOCKET_FILE)
     try:
         names = _backends(front, nodes)
         for name in names:
@@ -42,9 +40,9 @@ def drain(session: Session, nodes: Set[NodeName], *, within: float = DRAIN_SECON
 
 def undrain(session: Session, names: Set[str]) -> None:
     """Send requests again to backends that serve now: a drained one stays so over a reload, whoever is behind it."""
-    if not Front(session).on_this_machine:
+    router = Front(session).runtime
+    if router is None:
         return
-    router = RuntimeApi(session.paths.router / SOCKET_FILE)
     try:
         for name in {s.name for s in router.servers() if s.name in names and not s.up}:
             router.ready(name)  # whether its check is under way or it was drained, it is to serve

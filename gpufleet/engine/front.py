@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from gpufleet.domain.nodes import NodeName
-from gpufleet.domain.status import CellStatus, EndpointStatus
+from gpufleet.domain.status import CellStatus, EndpointStatus, Serving
 from gpufleet.engine.session import Session
 from gpufleet.errors import EndpointFailed
 from gpufleet.ledger.records import Rental
@@ -80,12 +80,7 @@ class Front:
     @property
     def rental(self) -> Rental | None:
         """The rental that HAProxy runs on; None on this machine, or while there is none."""
-        return self.rental_of(self.node)
-
-    def rental_of(self, node: NodeName | None) -> Rental | None:
-        """The newest rental of a node."""
-        rentals = self.session.store.rentals(self.session.fleet.name)
-        return next((r for r in reversed(rentals) if r.node == node and not r.duplicate), None)
+        return self.session.rental_of(self.node) if self.node else None
 
     def config(self, topology: Topology, cells: Iterable[Cell], *, native: bool, directory: str) -> RouterConfig:
         """What HAProxy is told when these cells and the native pool serve."""
@@ -162,7 +157,8 @@ class Front:
         return frozenset(node for cell in self.cells() if cell.up is False for node in cell.nodes)
 
     @property
-    def _runtime(self) -> RuntimeApi | None:
+    def runtime(self) -> RuntimeApi | None:
+        """HAProxy's runtime socket; None where it cannot be reached from here."""
         ask = self.session.paths.router / SOCKET_FILE if self.on_this_machine else self.ask
         return RuntimeApi(ask) if ask is not None else None
 
@@ -170,14 +166,14 @@ class Front:
     def _servers(self) -> list[ServerStat] | None:
         """None: no router that answers, or none that can be asked from here."""
         try:
-            return self._runtime.servers() if self._runtime else None
+            return self.runtime.servers() if self.runtime else None
         except RouterGone:
             return None
 
     def _waiting(self) -> int | None:
         """Requests that wait for any cell."""
         try:
-            return self._runtime.queued() if self._runtime and self._servers else None
+            return self.runtime.queued() if self.runtime and self._servers else None
         except RouterGone:
             return None
 
@@ -245,6 +241,11 @@ def _check_port(host: str, port: int) -> None:
             f"router.listen {host}:{port} cannot be used: {error.strerror}",
             hint="stop what listens there, or choose another port in the fleet file",
         ) from None
+
+
+def seen_serving(rental: Rental, *, sick: bool) -> Serving:
+    """What a node does for callers, given whether its backend's health check fails now."""
+    return Serving.SICK if sick and rental.serving is Serving.READY else rental.serving
 
 
 def local_workdir(session: Session) -> Path:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from gpufleet.domain.progress import Progress, ProgressState
 from gpufleet.engine.front import Front
 from gpufleet.engine.jobs import NodeJobs
-from gpufleet.engine.machines import Machines, endpoint_of
+from gpufleet.engine.machines import Machines, endpoint_of, was_reached
+from gpufleet.engine.paths import NodePaths
 from gpufleet.engine.session import Session
 from gpufleet.errors import NodeFailed
 from gpufleet.ledger.records import Rental
@@ -46,19 +47,17 @@ def leave_host(session: Session, provider: Provider, rental: Rental) -> None:
     Raises:
         Interrupted: the user asked to stop.
     """
-    if rental.ssh is None or rental.ssh.host_key is None:
-        return  # nobody has logged in there for this rental
+    if not was_reached(rental):
+        return
     session.sink(Progress(rental.node, "release", message="stopping what runs there"))
-    machines = Machines(session)
     try:
-        _clean(session, provider, rental, machines)
+        with Machines(session) as machines:
+            _clean(session, provider, rental, machines)
     except NodeFailed as error:
         session.store.log_event(session.fleet.name, rental.node, "not-cleaned", {"why": error.message})
         if rental.fingerprint:
             told = f"given back, but not cleaned up: {error.message}"
             session.sink(Progress(rental.node, "release", ProgressState.FAILED, message=told))
-    finally:
-        machines.close()
 
 
 def _clean(session: Session, provider: Provider, rental: Rental, machines: Machines) -> None:
@@ -68,7 +67,7 @@ def _clean(session: Session, provider: Provider, rental: Rental, machines: Machi
     if isinstance(provider, LeasesHosts) and _take(provider, rental, machine) is not None:
         return
     failure = None
-    stop_router = Front(session).close_job(f"{machine.workdir}/router", machine.workdir)
+    stop_router = Front(session).close_job(NodePaths(machine.workdir).router, machine.workdir)
     try:
         for job in (stop_router, NodeJobs(session.fleet, rental.node, machine.workdir).cleanup()):
             run_job(

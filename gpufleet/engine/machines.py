@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeGuard
 
 from gpufleet.domain.market import SshEndpoint
 from gpufleet.domain.nodes import NodeName
@@ -62,6 +63,12 @@ class Machines:
         for node in list(self._open):
             self.drop(node)
 
+    def __enter__(self) -> Machines:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
     def _connect(self, rental: Rental, within: float) -> Machine:
         endpoint = endpoint_of(rental)
         try:
@@ -87,6 +94,11 @@ class Machines:
         if kept is not machine:
             machine.close()
         return kept
+
+
+def was_reached(rental: Rental | None) -> TypeGuard[Rental]:
+    """Whether somebody has logged in there for this rental: something of ours may run."""
+    return rental is not None and rental.ssh is not None and rental.ssh.host_key is not None
 
 
 def endpoint_of(rental: Rental) -> SshEndpoint:

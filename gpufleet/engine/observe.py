@@ -10,11 +10,12 @@ from gpufleet.catalog.timing import phase_seconds
 from gpufleet.domain.market import InstanceState, Offer, OfferQuery
 from gpufleet.domain.nodes import NodeName, Role
 from gpufleet.domain.status import Serving
+from gpufleet.engine.front import seen_serving
 from gpufleet.engine.listing import read
 from gpufleet.engine.router import asked_front
 from gpufleet.engine.session import Session, now
 from gpufleet.ledger.costs import bill
-from gpufleet.ledger.records import ObligationState, Rental
+from gpufleet.ledger.records import Rental
 from gpufleet.planning.model import Desired, Observed, ObservedNode, Plan, desired_up
 from gpufleet.planning.planner import plan
 from gpufleet.serving.settings import node_settings
@@ -50,7 +51,7 @@ def observed(session: Session) -> Observed:
     """The fleet as it is. Reads the ledger; run `sweep` before it to have the providers' view in there."""
     store, fleet = session.store, session.fleet
     rentals = store.rentals(fleet.name)
-    ending = {(o.provider, o.ref) for o in store.open_obligations(fleet.name) if o.state is ObligationState.ENDING}
+    ending = {(o.provider, o.ref) for o in store.ending_obligations(fleet.name)}
     with asked_front(session) as front:
         sick = front.sick_nodes()
     return Observed(
@@ -70,7 +71,7 @@ def _node(rental: Rental, *, ending: bool, sick: bool) -> ObservedNode:
         gpu=rental.gpu,
         region=rental.region,
         state=rental.state,
-        serving=Serving.SICK if sick and rental.serving is Serving.READY else rental.serving,
+        serving=seen_serving(rental, sick=sick),
         settings=rental.settings,
         key=rental.key,
         duplicate=rental.duplicate,

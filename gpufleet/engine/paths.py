@@ -66,6 +66,11 @@ class NodePaths:
 
     workdir: str
 
+    @property
+    def router(self) -> str:
+        """HAProxy's files when it runs there."""
+        return f"{self.workdir}/router"
+
     def model(self, model_id: str) -> str:
         """The Hugging Face checkpoint."""
         return f"{self.workdir}/weights/{model_id.rsplit('/', 1)[-1]}"

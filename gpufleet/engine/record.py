@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ from gpufleet import __version__
 from gpufleet.domain.nodes import NodeName
 from gpufleet.engine.session import Session, now
 from gpufleet.ledger.records import Rental
+from gpufleet.routing.files import write_atomically
 from gpufleet.spec.dump import dump_fleet
 from gpufleet.spec.model import Fleet
 
@@ -32,7 +31,7 @@ def write_record(session: Session, rentals: dict[NodeName, Rental]) -> Path:
     }
     fleet = session.fleet.model_copy(update={"lock": lock})
     path = record_path(session.path)
-    _write(path, _HEADER.format(name=session.path.name) + dump_fleet(fleet))
+    write_atomically(path, _HEADER.format(name=session.path.name) + dump_fleet(fleet), mode=0o644)
     return path
 
 
@@ -49,18 +48,6 @@ def _node(rental: Rental) -> dict[str, Any]:
         "settings": dict(rental.settings),
         "fingerprint": dict(rental.fingerprint),
     }
-
-
-def _write(path: Path, text: str) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except OSError:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def recorded_router(fleet_file: Path) -> str | None:

@@ -23,7 +23,7 @@ from gpufleet.engine.session import Session
 from gpufleet.engine.settling import settling
 from gpufleet.errors import GpufleetError, Interrupted, InvalidFleet, ProviderRefused, StillBilling
 from gpufleet.ledger.errors import LedgerConflict
-from gpufleet.ledger.records import Obligation, ObligationState, Rental
+from gpufleet.ledger.records import Obligation, Rental
 from gpufleet.providers.base import Provider, TerminateAck
 from gpufleet.providers.errors import AuthError, InstanceNotFound
 
@@ -43,7 +43,7 @@ def decide_end(session: Session, rental: Rental, reason: str) -> None:
 
 def ending(session: Session) -> list[Obligation]:
     """What is to end and is not confirmed gone."""
-    return [o for o in session.store.open_obligations(session.fleet.name) if o.state is ObligationState.ENDING]
+    return session.store.ending_obligations(session.fleet.name)
 
 
 def ask_end(session: Session, rentals: Sequence[Rental]) -> None:

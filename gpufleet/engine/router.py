@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeGuard
 
 from gpufleet.domain.jobs import JobEvent, JobEventKind
 from gpufleet.domain.nodes import NodeName
 from gpufleet.domain.progress import Progress
 from gpufleet.engine.acquire import JOB_SECONDS
 from gpufleet.engine.front import LOCAL, Front, local_workdir
-from gpufleet.engine.machines import Machines
+from gpufleet.engine.machines import Machines, was_reached
+from gpufleet.engine.paths import NodePaths
 from gpufleet.engine.record import recorded_router
 from gpufleet.engine.session import Session
 from gpufleet.engine.watch import NodeWatch
@@ -58,31 +58,23 @@ def close_front(session: Session, machines: Machines) -> None:
         _close_on(session, machines, front.rental)
 
 
-def router_directory(machine: Machine) -> str:
-    """Where HAProxy keeps its files on a node."""
-    return f"{machine.workdir}/router"
-
-
 @contextmanager
 def asked_front(session: Session) -> Iterator[Front]:
     """The front door with its view of the cells, over SSH where it runs on a node; unknown when that fails."""
     front = Front(session)
     rental = front.rental
-    if front.on_this_machine or not _was_reached(rental):
+    if front.on_this_machine or not was_reached(rental):
         yield front
         return
-    machines = Machines(session)
-    try:
+    with Machines(session) as machines:
         yield Front(session, ask=_asker(machines, rental))
-    finally:
-        machines.close()
 
 
 def _asker(machines: Machines, rental: Rental) -> Ask:
     def ask(command: str) -> str:
         try:
             machine = machines.get(rental, within=_ASK_SECONDS)
-            done = machine.run(shell_command(router_directory(machine), command))
+            done = machine.run(shell_command(NodePaths(machine.workdir).router, command))
         except NodeFailed as error:
             raise gone(str(rental.node), error.message) from error
         if done.exit_code != 0:
@@ -92,26 +84,21 @@ def _asker(machines: Machines, rental: Rental) -> Ask:
     return ask
 
 
-def _was_reached(rental: Rental | None) -> TypeGuard[Rental]:
-    """Whether somebody has logged in there: a router may run."""
-    return rental is not None and rental.ssh is not None and rental.ssh.host_key is not None
-
-
 def _close_former(session: Session, machines: Machines, front: Front) -> None:
     """The file may have named another place before, where a router with the same keys still listens."""
     former = recorded_router(session.path)
     if not front.on_this_machine:
         _close_local(session)
     if former and former not in {LOCAL, str(front.node)}:
-        _close_on(session, machines, front.rental_of(NodeName.parse(former)))
+        _close_on(session, machines, session.rental_of(NodeName.parse(former)))
 
 
 def _close_on(session: Session, machines: Machines, rental: Rental | None) -> None:
-    if not _was_reached(rental):
+    if not was_reached(rental):
         return
     try:
         machine = machines.get(rental, within=_ASK_SECONDS)
-        _run(session, machine, Front(session).close_job(router_directory(machine), machine.workdir))
+        _run(session, machine, Front(session).close_job(NodePaths(machine.workdir).router, machine.workdir))
     except NodeFailed as error:
         session.sink(Progress(None, "router", message=f"not closed, ends with its node: {error.message}"))
 
@@ -131,7 +118,7 @@ def _place(session: Session, machines: Machines, front: Front) -> Machine:
 
 
 def _directory(session: Session, front: Front, machine: Machine) -> str:
-    return str(session.paths.router) if front.on_this_machine else router_directory(machine)
+    return str(session.paths.router) if front.on_this_machine else NodePaths(machine.workdir).router
 
 
 def _run(session: Session, machine: Machine, job: CompiledJob) -> tuple[JobEvent, ...]:

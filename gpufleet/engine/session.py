@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpufleet.domain.market import Offer
+from gpufleet.domain.nodes import NodeName
 from gpufleet.domain.progress import Progress, ProgressSink
 from gpufleet.engine.paths import FleetPaths, default_state_dir
 from gpufleet.errors import InvalidFleet
@@ -18,6 +19,7 @@ from gpufleet.spec.model import Fleet, ProviderUse
 from gpufleet.spec.problems import Problem
 
 if TYPE_CHECKING:
+    from gpufleet.ledger.records import Rental
     from gpufleet.ledger.store import Store
     from gpufleet.providers.base import Provider
 
@@ -98,6 +100,11 @@ class Session:
         uses = [self.fleet.provider, *(p.provider for p in self.fleet.pools.values() if p.provider)]
         use = next((u for u in uses if u.use == name), None)
         return self.provider(use or ProviderUse(use=name, **self.store.provider_options(self.fleet.name, name) or {}))
+
+    def rental_of(self, node: NodeName) -> Rental | None:
+        """The newest live rental of a node; None while it is not rented."""
+        rentals = self.store.rentals(self.fleet.name)
+        return next((r for r in reversed(rentals) if r.node == node and not r.duplicate), None)
 
     def owing_providers(self) -> list[str]:
         """Names of providers where something of this fleet is not confirmed gone, or may be."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from gpufleet.domain.money import usd_per_hour
 from gpufleet.domain.nodes import NodeName, Role
-from gpufleet.domain.status import EndpointStatus, FleetStatus, NodeStatus, Serving
-from gpufleet.engine.front import Front
+from gpufleet.domain.status import EndpointStatus, FleetStatus, NodeStatus
+from gpufleet.engine.front import Front, seen_serving
 from gpufleet.engine.refresh import refresh, strangers, told
 from gpufleet.engine.session import Session, now
 from gpufleet.errors import GpufleetError, InvalidFleet
 from gpufleet.ledger.costs import bill
-from gpufleet.ledger.records import Obligation, ObligationState, Rental
+from gpufleet.ledger.records import Obligation, Rental
 
 READ_SECONDS = 3.0
 """Who asks how things are does not wait a minute for a provider that is down: the ledger knows what is rented."""
@@ -50,7 +50,6 @@ def _endpoint(front: Front, problems: list[str]) -> EndpointStatus | None:
 
 
 def _node(session: Session, rental: Rental, sick: bool) -> NodeStatus:
-    serving = Serving.SICK if sick and rental.serving is Serving.READY else rental.serving
     return NodeStatus(
         node=rental.node,
         role=_role(session, rental.node),
@@ -58,7 +57,7 @@ def _node(session: Session, rental: Rental, sick: bool) -> NodeStatus:
         provider=rental.provider,
         instance_id=rental.instance_id,
         state=rental.state,
-        serving=serving,
+        serving=seen_serving(rental, sick=sick),
         usd_per_hour=rental.usd_per_hour,
         address=rental.private_ip or (rental.ssh.host if rental.ssh else None),
         since=rental.started_at,
@@ -76,7 +75,7 @@ def _role(session: Session, node: NodeName) -> Role:
 def _problems(session: Session, rentals: list[Rental]) -> list[str]:
     path = session.path
     by_id = {(r.provider, r.instance_id): r for r in rentals}
-    ending = [o for o in session.store.open_obligations(session.fleet.name) if o.state is ObligationState.ENDING]
+    ending = session.store.ending_obligations(session.fleet.name)
     told = [_not_gone(o, by_id.get((o.provider, o.ref)), str(path)) for o in ending]
     unclear = session.store.open_intents(session.fleet.name)
     if unclear:

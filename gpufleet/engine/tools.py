@@ -5,13 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 from gpufleet.catalog.shipped import names
+from gpufleet.domain.market import WORKDIR
 from gpufleet.domain.nodes import NodeName, Role
 from gpufleet.engine.front import Front
 from gpufleet.engine.jobs import NodeJobs
 from gpufleet.engine.machines import Machines, endpoint_of, private_key_of
+from gpufleet.engine.paths import NodePaths
 from gpufleet.engine.session import Session
 from gpufleet.errors import UsageError
 from gpufleet.ledger.records import Rental
@@ -22,13 +23,12 @@ from gpufleet.remote.jobs import job_names, tail_job_log
 from gpufleet.remote.keys import ensure_keypair
 from gpufleet.remote.machine import Completed, Machine
 from gpufleet.remote.shell import known_hosts_line, ssh_argv
-from gpufleet.routing.files import write_private
+from gpufleet.routing.files import write_atomically
 from gpufleet.serving.commands import container_name
 from gpufleet.serving.containers import docker_run, node_labels
 from gpufleet.serving.topology import Topology, build_topology
 
 _EXEC_SECONDS = 3600.0
-_WORKDIR = "/var/lib/gpufleet"
 
 
 def rental_of(session: Session, node: NodeName) -> Rental:
@@ -37,10 +37,10 @@ def rental_of(session: Session, node: NodeName) -> Rental:
     Raises:
         UsageError: it is not rented.
     """
-    found = [r for r in session.store.rentals(session.fleet.name) if r.node == node and not r.duplicate]
-    if not found:
+    rental = session.rental_of(node)
+    if rental is None:
         raise UsageError(f"{node} is not rented now", hint=f"gpufleet status {session.path}")
-    return found[-1]
+    return rental
 
 
 def ssh_command(session: Session, node: NodeName) -> list[str]:
@@ -55,7 +55,7 @@ def ssh_command(session: Session, node: NodeName) -> list[str]:
     if endpoint.host_key is None:
         raise HostKeyChanged(f"no host key is pinned for {node} yet", hint=f"gpufleet up {session.path}")
     known_hosts = session.paths.known_hosts / f"{rental.provider}-{rental.rental_id}"
-    write_private(known_hosts, known_hosts_line(endpoint, endpoint.host_key))
+    write_atomically(known_hosts, known_hosts_line(endpoint, endpoint.host_key))
     key = private_key_of(endpoint, ensure_keypair(session.paths.keys))
     return list(ssh_argv(endpoint, key, known_hosts))
 
@@ -68,7 +68,7 @@ def execute(session: Session, nodes: Sequence[NodeName], command: str) -> Iterat
         ConnectionLost, HostKeyChanged: a node cannot be reached.
     """
     rentals = [rental_of(session, node) for node in nodes]
-    with _machines(session) as machines, ThreadPoolExecutor(max_workers=max(1, len(rentals))) as pool:
+    with Machines(session) as machines, ThreadPoolExecutor(max_workers=max(1, len(rentals))) as pool:
         results = pool.map(lambda r: machines.get(r, within=15.0).run(command, timeout=_EXEC_SECONDS), rentals)
         yield from zip(nodes, results, strict=True)
 
@@ -81,7 +81,7 @@ def node_logs(session: Session, node: NodeName, *, source: str | None, follow: b
         ConnectionLost, HostKeyChanged: it cannot be reached.
     """
     rental = rental_of(session, node)
-    with _machines(session) as machines:
+    with Machines(session) as machines:
         machine = machines.get(rental, within=15.0)
         if source is not None and source in (jobs := job_names(machine)):
             yield from tail_job_log(machine, source, follow=follow, lines=tail)
@@ -127,7 +127,7 @@ def _haproxy(session: Session, topology: Topology) -> str:
 
     front = Front(session)
     native = bool(session.fleet.nodes_of(Role.NATIVE))
-    directory = f"{_workdir(session, front.node)}/router" if front.node else str(session.paths.router)
+    directory = NodePaths(_workdir(session, front.node)).router if front.node else str(session.paths.router)
     return render_haproxy(front.config(topology, topology.cells, native=native, directory=directory))
 
 
@@ -139,14 +139,5 @@ def _topology(session: Session) -> Topology:
 
 
 def _workdir(session: Session, node: NodeName) -> str:
-    rental = next((r for r in session.store.rentals(session.fleet.name) if r.node == node), None)
-    return rental.ssh.workdir if rental and rental.ssh else _WORKDIR
-
-
-@contextmanager
-def _machines(session: Session) -> Iterator[Machines]:
-    machines = Machines(session)
-    try:
-        yield machines
-    finally:
-        machines.close()
+    rental = session.rental_of(node)
+    return rental.ssh.workdir if rental and rental.ssh else WORKDIR

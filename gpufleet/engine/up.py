@@ -45,12 +45,8 @@ def bring_up(session: Session, plan: Plan) -> None:
         Declined: it would now cost more, or end more, than was agreed to. Nothing was rented.
     """
     _check_refusal(session, plan)
-    machines = Machines(session)
-    try:
-        with stop_on_signals(session.stop):
-            _carry_out(session, plan, machines)
-    finally:
-        machines.close()
+    with Machines(session) as machines, stop_on_signals(session.stop):
+        _carry_out(session, plan, machines)
 
 
 def _carry_out(session: Session, plan: Plan, machines: Machines) -> None:

@@ -36,6 +36,10 @@ class Obligations(Intents):
             rows = connection.execute(wanted.order_by(OBLIGATIONS.c.obligation_id))
             return [_obligation(row) for row in rows.mappings()]
 
+    def ending_obligations(self, fleet: str) -> list[Obligation]:
+        """What is to end and is not confirmed gone, oldest first."""
+        return [o for o in self.open_obligations(fleet) if o.state is ObligationState.ENDING]
+
     def obligations(self, fleet: str) -> list[Obligation]:
         """All of a fleet, closed ones too, oldest first."""
         wanted = select(OBLIGATIONS).where(OBLIGATIONS.c.fleet == fleet).order_by(OBLIGATIONS.c.obligation_id)

@@ -1,4 +1,4 @@
-"""What the ``router`` playbook is given, and private files on this machine."""
+"""What the ``router`` playbook is given, and files on this machine."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def router_inputs(cfg: RouterConfig, keys: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def write_private(path: Path, text: str) -> None:
-    """Write a 0600 file in a 0700 directory; readers see the old or the new content, never half of it."""
+def write_atomically(path: Path, text: str, *, mode: int = 0o600) -> None:
+    """Write a file whose readers see the old or the new content, never half of it; a missing directory is made 0700."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -37,6 +37,7 @@ def write_private(path: Path, text: str) -> None:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
+        Path(temporary).chmod(mode)
         Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)

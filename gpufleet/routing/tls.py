@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from gpufleet.routing.errors import BadCertificate
-from gpufleet.routing.files import write_private
+from gpufleet.routing.files import write_atomically
 
 _DAYS = 825
 """The longest time that platforms accept for a certificate."""
@@ -60,7 +60,7 @@ def ensure_self_signed(path: Path, host: str, now: datetime | None = None) -> st
         except ValueError:
             pass  # half a file of an earlier run: make a new one
     pem = self_signed(host, now)
-    write_private(path, pem)
+    write_atomically(path, pem)
     return pem
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, model_validator
 
-from gpufleet.domain.market import GpuShape
+from gpufleet.domain.market import WORKDIR, GpuShape
 from gpufleet.errors import InvalidFleet
 from gpufleet.providers.adapter import Options, read_options
 from gpufleet.spec.values import SecretRef, parse_shape
@@ -87,7 +87,7 @@ class Host(Options):
     """``file:PATH`` of the private key that logs in; left out, the fleet's own must be in authorized_keys."""
     host_key: Annotated[str, AfterValidator(_check_host_key)] | None = None
     """``ssh-ed25519 AAAA...``; left out, the first key seen is pinned."""
-    workdir: Annotated[str, AfterValidator(_check_workdir)] = "/var/lib/gpufleet"
+    workdir: Annotated[str, AfterValidator(_check_workdir)] = WORKDIR
     private_ip: Annotated[str, AfterValidator(_check_ip)] | None = None
     """Where the other nodes reach it; default: ``host`` if that is an address."""
     usd_per_hour: Annotated[Decimal, Field(ge=0, allow_inf_nan=False)] = Decimal(0)
