@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -17,6 +18,23 @@ class GpuShape:
 
     def __str__(self) -> str:
         return f"{self.model}:{self.count}"
+
+
+class Runtime(StrEnum):
+    """How a role's programs run on a rental."""
+
+    DOCKER = "docker"
+    """The rental is a machine: each program runs in a container that we start."""
+    INSIDE = "inside"
+    """The rental is itself a container of the role's image: programs run in it directly, with no docker or systemd."""
+
+
+@dataclass(frozen=True)
+class ClusterTerms:
+    """An offer that is rented as one cluster of equal nodes on one fabric, all of them or none."""
+
+    min_nodes: int
+    max_nodes: int
 
 
 @dataclass(frozen=True)
@@ -43,6 +61,17 @@ class Offer:
     """Expected time from create to a reachable SSH port."""
     min_rental_seconds: int = 0
     billing_increment_seconds: int = 1
+    price_told: str = ""
+    """The provider's own price and unit, where it is not dollars per node-hour: ``679 cents per GPU-hour``."""
+    runtime: Runtime = Runtime.DOCKER
+    cluster: ClusterTerms | None = None
+    """Rented only as a cluster; the price is that of one of its nodes."""
+    contract_end: datetime | None = None
+    """When the provider takes it back whatever we do."""
+    security: str = ""
+    """The provider's word for whose machine it is: ``secure``, ``community``, ``datacenter``."""
+    launch: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """What only this provider's adapter needs to rent it."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +122,29 @@ class SshEndpoint:
     """Where gpufleet keeps its files on that node."""
     key_file: str | None = None
     """Private key on this machine that logs in there; None means the fleet's own, which the provider installed."""
+    jump: SshEndpoint | None = None
+    """The host through which alone it can be reached (a cluster's head)."""
+
+
+class ExtraKind(StrEnum):
+    """What a provider keeps for us beside instances. The order is that in which they are ended."""
+
+    VOLUME = "volume"
+    CLUSTER = "cluster"
+    SCRIPT = "script"
+    SSH_KEY = "ssh-key"
+
+
+@dataclass(frozen=True)
+class Extra:
+    """Something beside an instance that may cost money, or lie about, until it is deleted."""
+
+    kind: ExtraKind
+    ref: str
+    """The provider's id for it."""
+    name: str = ""
+    """As the provider shows it; ours carry an ownership key, or the fleet's prefix."""
+    usd_per_hour: Decimal | None = None
 
 
 @dataclass(frozen=True)
@@ -116,6 +168,14 @@ class Instance:
     ended_at: datetime | None = None
     """When the provider stopped the meter."""
     message: str = ""
+    expires_at: datetime | None = None
+    """When the provider itself ends it."""
+    cluster_id: str | None = None
+    """The cluster that it belongs to: it ends only with that."""
+    rank: int | None = None
+    """Its place in the cluster, from 0."""
+    extras: tuple[Extra, ...] = ()
+    """What was created with it and does not end with it by itself."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
-from gpufleet.domain.market import Instance, Inventory, Offer, OfferQuery
+from gpufleet.domain.market import Extra, ExtraKind, Instance, InstanceState, Inventory, Offer, OfferQuery, Runtime
 from gpufleet.domain.nodes import NodeName
 
 
@@ -25,15 +25,51 @@ class Lifetime(StrEnum):
     """The host goes on; we only give up our lease and clean up our own processes. Never powered off."""
 
 
+class Ownership(StrEnum):
+    """What carries our key, so that a complete listing can tell what is ours."""
+
+    NONE = "none"
+    """Nothing does: creates need the user's consent, go one at a time, and an unclear one is never cleaned up alone."""
+    NAME = "name"
+    LABEL = "label"
+    TAGS = "tags"
+
+
+class Login(StrEnum):
+    """How SSH reaches a rental."""
+
+    DIRECT = "direct"
+    PROXY = "proxy"
+    """Through the provider's own relay; its host and port are reused by others."""
+    JUMP = "jump"
+    """Through another of our own instances (`SshEndpoint.jump`)."""
+
+
 @dataclass(frozen=True)
 class Capabilities:
     """What a provider can do; pessimistic by default."""
 
     lifetime: Lifetime = Lifetime.TERMINATE
+    ownership: Ownership = Ownership.NONE
+    name_max: int = 50
+    """Longest name that it keeps whole."""
     idempotent_create: bool = False
     """A create with the same key may be sent twice."""
     server_expiry: bool = False
     """The provider itself ends a rental at ``deadline_at`` (a dead-man switch)."""
+    poweroff_stops_billing: bool = False
+    price_guard: bool = False
+    """A create can carry the highest price, and is refused above it."""
+    spot: bool = False
+    runtime: Runtime = Runtime.DOCKER
+    """Of its rentals, unless an offer says otherwise."""
+    clusters: bool = False
+    """It is a `RentsClusters`."""
+    login: Login = Login.DIRECT
+    terminate_while_provisioning: bool = False
+    """Else a terminate call may be answered NOT_YET until the instance runs."""
+    creates_at_once: int = 16
+    """Create calls in flight at the same time; 1 wherever ``ownership`` is NONE."""
     settle_seconds: float = 120.0
     """How long a fresh instance may be missing from listings; an unclear create is looked up for at least this long.
 
@@ -42,6 +78,10 @@ class Capabilities:
     """Least time between two reads."""
     time_scale: float = 1.0
     """Above 1 only on the mock: simulated seconds per real second."""
+    verified: str = ""
+    """How far its description was checked, and against what."""
+    create_refused: str = ""
+    """Why nothing may be rented there now, and what would change that; empty when it may."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +90,7 @@ class Account:
 
     account_id: str
     balance_usd: Decimal | None = None
+    spend_limit_usd_per_hour: Decimal | None = None
 
 
 @dataclass(frozen=True)
@@ -65,6 +106,45 @@ class CreateRequest:
     ssh_public_key: str
     disk_gb: int
     deadline_at: datetime | None = None
+    ssh_key_ref: str | None = None
+    """What `InstallsKeys.ensure_ssh_key` gave."""
+    image: str | None = None
+    """Container image to start from, for a rental whose runtime is INSIDE."""
+    start: str | None = None
+    """Shell text to run as that container's command; it brings up sshd with ``ssh_public_key`` and stays."""
+
+
+@dataclass(frozen=True)
+class ClusterRequest:
+    """Several equal nodes on one fabric, all or none."""
+
+    key: str
+    fleet: str
+    nodes: tuple[NodeName, ...]
+    """By rank."""
+    offer: Offer
+    max_usd_per_hour: Decimal
+    """For one node."""
+    ssh_public_key: str
+    disk_gb: int
+    deadline_at: datetime | None = None
+    ssh_key_ref: str | None = None
+    image: str | None = None
+    start: str | None = None
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster as the provider reports it now."""
+
+    provider: str
+    cluster_id: str
+    name: str
+    state: InstanceState
+    raw_state: str
+    members: tuple[Instance, ...] = ()
+    """Those that it tells so far; they stand in the inventory too. Each carries `Instance.cluster_id` and a rank."""
+    created_at: datetime | None = None
 
 
 class TerminateAck(StrEnum):
@@ -108,7 +188,7 @@ class Provider(Protocol):
         ...
 
     def inventory(self) -> Inventory:
-        """Every instance of the account, complete, or an error."""
+        """Every instance of the account, members of clusters and stopped ones too, complete, or an error."""
         ...
 
     def terminate(self, instance_id: str) -> TerminateAck:
@@ -130,4 +210,59 @@ class LeasesHosts(Protocol):
 
     def release_script(self, instance_id: str) -> str:
         """Give the host's lease file back if it is ours. Always safe to run again."""
+        ...
+
+
+@runtime_checkable
+class Paced(Protocol):
+    """A provider that allows so many calls and no more; found by type."""
+
+    def wait_before(self, operation: str) -> float:
+        """Take the next free turn for ``create`` or ``create_cluster``; returns seconds until it comes.
+
+        The engine waits, so that a user's Ctrl-C is heard. Reads and terminations wait for their turn by themselves.
+        """
+        ...
+
+
+@runtime_checkable
+class InstallsKeys(Protocol):
+    """A provider that must know a public key before an instance can be made with it; found by type."""
+
+    def ensure_ssh_key(self, name: str, public_key: str) -> str:
+        """The provider's reference for this public key; uploads it under ``name`` when it is not there yet."""
+        ...
+
+
+@runtime_checkable
+class HasExtras(Protocol):
+    """A provider that keeps things beside instances; found by type."""
+
+    def extras(self) -> list[Extra]:
+        """All volumes, scripts and SSH keys of the account, complete, or an error. (Clusters: `RentsClusters`.)"""
+        ...
+
+    def delete_extra(self, kind: ExtraKind, ref: str) -> TerminateAck:
+        """Ask for the end of one; idempotent; a missing one is GONE; NOT_YET while something still uses it."""
+        ...
+
+
+@runtime_checkable
+class RentsClusters(Protocol):
+    """A provider that rents equal nodes on one fabric as a whole; found by type."""
+
+    def create_cluster(self, request: ClusterRequest) -> Cluster:
+        """Rent all or none. One attempt; raises as `Provider.create`."""
+        ...
+
+    def cluster(self, cluster_id: str) -> Cluster:
+        """One cluster. Raises InstanceNotFound."""
+        ...
+
+    def clusters(self) -> list[Cluster]:
+        """Every cluster of the account, complete, or an error."""
+        ...
+
+    def delete_cluster(self, cluster_id: str) -> TerminateAck:
+        """Ask for the end of a cluster and all its members; idempotent; a missing one is GONE."""
         ...

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpufleet.domain.market import Instance, InstanceState, Inventory, Offer, OfferQuery
 from gpufleet.providers.adapter import Adapter, Place
-from gpufleet.providers.base import Account, Capabilities, CreateRequest, TerminateAck
+from gpufleet.providers.base import Account, Capabilities, CreateRequest, Ownership, TerminateAck
 from gpufleet.providers.errors import AmbiguousOutcome, InstanceNotFound, ProtocolError
 from gpufleet.providers.matching import fits
 from gpufleet.providers.mock import billing, catalog, lifecycle, world
@@ -60,7 +60,10 @@ class MockProvider:
         scale = self._options.time_scale
         return Capabilities(
             idempotent_create=self._options.idempotent_create,
+            ownership=Ownership.NAME,
             server_expiry=True,
+            price_guard=True,
+            terminate_while_provisioning=not self._options.refuse_early_terminate,
             settle_seconds=_SETTLE_SECONDS / scale,
             poll_seconds=max(_POLL_SECONDS / scale, _LEAST_POLL_S),
             time_scale=scale,

@@ -16,7 +16,7 @@ from pathlib import Path
 from gpufleet.catalog.facts import gpus
 from gpufleet.domain.market import Instance, InstanceState, Inventory, Offer, OfferQuery, SshEndpoint
 from gpufleet.providers.adapter import Adapter, Place
-from gpufleet.providers.base import Account, Capabilities, CreateRequest, Lifetime, TerminateAck
+from gpufleet.providers.base import Account, Capabilities, CreateRequest, Lifetime, Ownership, TerminateAck
 from gpufleet.providers.document import Document
 from gpufleet.providers.errors import (
     AmbiguousOutcome,
@@ -56,7 +56,14 @@ class SshProvider:
 
     @property
     def caps(self) -> Capabilities:
-        return Capabilities(lifetime=Lifetime.RELEASE, idempotent_create=True, settle_seconds=0.0, poll_seconds=0.2)
+        return Capabilities(
+            lifetime=Lifetime.RELEASE,
+            ownership=Ownership.NAME,
+            idempotent_create=True,
+            terminate_while_provisioning=True,
+            settle_seconds=0.0,
+            poll_seconds=0.2,
+        )
 
     def whoami(self) -> Account:
         with self._book() as book:
