@@ -197,7 +197,7 @@ def _unique(instances: Sequence[Instance]) -> list[Instance]:
 def _request(session: Session, wanted: Wanted, offer: Offer) -> CreateRequest:
     limit = offer.usd_per_hour if wanted.max_usd_per_hour is None else wanted.max_usd_per_hour
     return CreateRequest(
-        key=new_key(session.fleet.name, wanted.node),
+        key=new_key(session.fleet.name, wanted.node, session.store.owner_id()),
         fleet=session.fleet.name,
         node=wanted.node,
         offer=offer,
@@ -224,4 +224,5 @@ def _intent(session: Session, provider: Provider, request: CreateRequest) -> Int
         deadline_at=request.deadline_at,
         billing_increment_s=offer.billing_increment_seconds,
         min_rental_s=offer.min_rental_seconds,
+        runtime=offer.runtime,
     )

@@ -106,6 +106,30 @@ class Node(_Column[NodeName]):
         return NodeName.parse(text)
 
 
+class Nodes(_Column[tuple[NodeName, ...]]):
+    """``["decode/0", "prefill/0"]``, in order."""
+
+    cache_ok = True
+
+    def write(self, value: tuple[NodeName, ...]) -> str:
+        return json.dumps([str(node) for node in value])
+
+    def read(self, text: str) -> tuple[NodeName, ...]:
+        return tuple(NodeName.parse(node) for node in json.loads(text))
+
+
+class Words(_Column[tuple[str, ...]]):
+    """Plain texts, in order."""
+
+    cache_ok = True
+
+    def write(self, value: tuple[str, ...]) -> str:
+        return json.dumps(list(value))
+
+    def read(self, text: str) -> tuple[str, ...]:
+        return tuple(json.loads(text))
+
+
 class Shape(_Column[GpuShape]):
     """``B200:8``."""
 

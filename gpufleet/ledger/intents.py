@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import fields
 from decimal import Decimal
 from typing import Any
 
@@ -74,7 +74,8 @@ class Intents(Journal):
 
     def pending_usd_per_hour(self, fleet: str) -> Decimal:
         """USD per hour that calls of unknown outcome may already cost."""
-        return sum((record.intent.usd_per_hour for record in self.open_intents(fleet)), Decimal(0))
+        open_ones = (record.intent for record in self.open_intents(fleet))
+        return sum((intent.usd_per_hour * len(intent.nodes) for intent in open_ones), Decimal(0))
 
     def _move(self, connection: Connection, known: IntentRecord, values: Mapping[str, Any]) -> None:
         intent = known.intent
@@ -106,10 +107,10 @@ def _has_rental(connection: Connection, key: str) -> bool:
 
 
 def _columns(intent: Intent) -> dict[str, Any]:
-    return {**asdict(intent), "node": intent.node, "gpu": intent.gpu}
+    return {field.name: getattr(intent, field.name) for field in fields(intent)}
 
 
 def _record(row: RowMapping) -> IntentRecord:
-    fields = dict(row)
-    outcome = {name: fields.pop(name) for name in ("state", "opened_at", "sent_at", "settled_at", "error")}
-    return IntentRecord(Intent(**fields), **outcome)
+    values = dict(row)
+    outcome = {name: values.pop(name) for name in ("state", "opened_at", "sent_at", "settled_at", "error")}
+    return IntentRecord(Intent(**values), **outcome)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -12,9 +13,12 @@ from gpufleet.domain.nodes import NodeName
 from gpufleet.ledger.database import Database
 from gpufleet.ledger.errors import LedgerConflict
 from gpufleet.ledger.records import OPEN_INTENTS, Event, FleetRecord, Run
-from gpufleet.ledger.schema import ACCOUNTS, EVENTS, FLEETS, INTENTS, OBLIGATIONS, RUNS
+from gpufleet.ledger.schema import ACCOUNTS, EVENTS, FACTS, FLEETS, INTENTS, OBLIGATIONS, RUNS
 
 Clock = Callable[[], datetime]
+OWNER_LENGTH = 4
+_OWNER = "owner"
+_BASE32 = "abcdefghijklmnopqrstuvwxyz234567"
 
 
 def utc_now() -> datetime:
@@ -28,6 +32,19 @@ class Journal:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._db = database
         self._now = clock
+
+    def owner_id(self) -> str:
+        """Whose ledger this is: part of every key, so that two of them tell their instances apart at one account."""
+        with self._db.read() as connection:
+            known = _fact(connection, _OWNER)
+        if known is not None:
+            return known
+        with self._db.write() as connection:
+            known = _fact(connection, _OWNER)
+            if known is None:
+                known = "".join(secrets.choice(_BASE32) for _ in range(OWNER_LENGTH))
+                connection.execute(insert(FACTS).values(name=_OWNER, value=known))
+            return known
 
     def save_fleet(self, name: str, spec_text: str, spec_path: str) -> None:
         """Remember the fleet file's text (references to secrets only) and place."""
@@ -115,6 +132,11 @@ class Journal:
     ) -> None:
         row = {"at": self._now(), "fleet": fleet, "node": node, "kind": kind, "data": dict(data)}
         connection.execute(insert(EVENTS).values(row))
+
+
+def _fact(connection: Connection, name: str) -> str | None:
+    value: str | None = connection.execute(select(FACTS.c.value).where(FACTS.c.name == name)).scalar()
+    return value
 
 
 def _account(connection: Connection, fleet: str, provider: str) -> str | None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
+from decimal import Decimal
 
-from sqlalchemy import Connection, RowMapping, insert, select, update
+from sqlalchemy import Connection, RowMapping, and_, insert, or_, select, update
 
+from gpufleet.domain.market import ExtraKind
 from gpufleet.ledger.errors import LedgerConflict
 from gpufleet.ledger.intents import Intents
 from gpufleet.ledger.records import GONE_OBSERVATIONS, Obligation, ObligationState
@@ -18,7 +21,7 @@ class Obligations(Intents):
     """A rental is an obligation from its first moment; one is closed by evidence alone, and none is ever deleted."""
 
     def oblige(self, provider: str, ref: str, *, fleet: str, reason: str, kind: str = INSTANCE) -> Obligation:
-        """Decide that a paid thing ends. Asking again changes nothing.
+        """Decide that a paid thing ends, and all that ends with it. Asking again changes nothing.
 
         Args:
             ref: the provider's id for it.
@@ -26,6 +29,12 @@ class Obligations(Intents):
         """
         with self._db.write() as connection:
             return self._oblige(connection, provider, ref, fleet, reason, kind=kind)
+
+    def hold(self, provider: str, ref: str, *, fleet: str, reason: str, kind: str) -> Obligation:
+        """Write down something beside an instance that is to be ended some day, before or after it is made."""
+        with self._db.write() as connection:
+            held = ObligationState.HELD
+            return self._oblige(connection, provider, ref, fleet, reason, kind=kind, state=held)
 
     def open_obligations(self, fleet: str | None = None) -> list[Obligation]:
         """Everything not yet confirmed gone, wanted or ending, oldest first."""
@@ -84,16 +93,32 @@ class Obligations(Intents):
         *,
         kind: str = INSTANCE,
         state: ObligationState = ObligationState.ENDING,
+        parent: str | None = None,
+        usd_per_hour: Decimal | None = None,
     ) -> Obligation:
-        """Open an obligation, or move the open one on; never back from ending to held."""
-        known = _open_one(connection, provider, kind, ref)
+        """Open an obligation, or move the open one on; never back from ending to held.
+
+        What came with it ends with it, and a member takes its cluster along: those end together or not at all.
+        """
+        known = open_one(connection, provider, kind, ref)
         since = self._now() if state is ObligationState.ENDING else None
         if known is None:
-            return self._open(connection, Obligation(0, provider, kind, ref, fleet, reason, state, self._now(), since))
-        if state is ObligationState.HELD or known.state is ObligationState.ENDING:
+            new = Obligation(0, provider, kind, ref, fleet, reason, state, self._now(), since)
+            known = self._open(connection, replace(new, parent=parent, usd_per_hour=usd_per_hour))
+        elif state is ObligationState.HELD or known.state is ObligationState.ENDING:
             return known
-        self._log(connection, fleet, None, "obliged", {"provider": provider, "ref": ref, "reason": reason})
-        return _change(connection, known, state=state, reason=reason, ending_since=since)
+        else:
+            self._log(connection, fleet, None, "obliged", {"provider": provider, "ref": ref, "reason": reason})
+            known = _change(connection, known, state=state, reason=reason, ending_since=since)
+        if state is ObligationState.ENDING:
+            self._oblige_kin(connection, known)
+        return known
+
+    def _oblige_kin(self, connection: Connection, ended: Obligation) -> None:
+        for other in _kin(connection, ended):
+            if other.state is ObligationState.HELD:
+                why = f"ends with {ended.kind} {ended.ref}"
+                self._oblige(connection, other.provider, other.ref, other.fleet, why, kind=other.kind)
 
     def _open(self, connection: Connection, new: Obligation) -> Obligation:
         values = {name: value for name, value in vars(new).items() if name != "obligation_id"}
@@ -121,7 +146,8 @@ def _end_rental(connection: Connection, gone: Obligation, ended_at: datetime | N
         connection.execute(update(RENTALS).where(RENTALS.c.rental_id == row.rental_id).values(ended_at=end))
 
 
-def _open_one(connection: Connection, provider: str, kind: str, ref: str) -> Obligation | None:
+def open_one(connection: Connection, provider: str, kind: str, ref: str) -> Obligation | None:
+    """The obligation for this thing that is not closed."""
     wanted = select(OBLIGATIONS).where(
         OBLIGATIONS.c.provider == provider,
         OBLIGATIONS.c.kind == kind,
@@ -130,6 +156,17 @@ def _open_one(connection: Connection, provider: str, kind: str, ref: str) -> Obl
     )
     row = connection.execute(wanted).mappings().first()
     return None if row is None else _obligation(row)
+
+
+def _kin(connection: Connection, one: Obligation) -> list[Obligation]:
+    """Open obligations for what came with this one, and for the cluster that this instance is a member of."""
+    kin = OBLIGATIONS.c.parent == one.ref
+    if one.kind == INSTANCE and one.parent is not None:
+        is_cluster = OBLIGATIONS.c.kind == ExtraKind.CLUSTER.value
+        kin = or_(kin, and_(is_cluster, OBLIGATIONS.c.ref == one.parent))
+    wanted = select(OBLIGATIONS).where(OBLIGATIONS.c.provider == one.provider, OBLIGATIONS.c.closed_at.is_(None), kin)
+    rows = connection.execute(wanted.order_by(OBLIGATIONS.c.obligation_id)).mappings()
+    return [_obligation(row) for row in rows]
 
 
 def _known(connection: Connection, obligation_id: int) -> Obligation:

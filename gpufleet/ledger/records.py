@@ -9,7 +9,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
-from gpufleet.domain.market import GpuShape, InstanceState, SshEndpoint
+from gpufleet.domain.market import GpuShape, InstanceState, Runtime, SshEndpoint
 from gpufleet.domain.nodes import NodeName
 from gpufleet.domain.status import Serving
 
@@ -23,6 +23,13 @@ class FleetRecord:
     """Holds references to secrets, never their values."""
     spec_path: str
     updated_at: datetime
+
+
+class IntentKind(StrEnum):
+    """What a create call makes."""
+
+    INSTANCE = "instance"
+    CLUSTER = "cluster"
 
 
 @dataclass(frozen=True)
@@ -46,6 +53,17 @@ class Intent:
     min_rental_s: int = 0
     digest: str = ""
     """sha256 of the request."""
+    kind: IntentKind = IntentKind.INSTANCE
+    members: tuple[NodeName, ...] = ()
+    """A cluster's nodes by rank; ``node`` is then the first one."""
+    runtime: Runtime = Runtime.DOCKER
+    seen_before: tuple[str, ...] | None = None
+    """The account's instance ids right before the call, where no name of ours would tell the new one."""
+
+    @property
+    def nodes(self) -> tuple[NodeName, ...]:
+        """All that the call is to make."""
+        return self.members or (self.node,)
 
 
 class IntentState(StrEnum):
@@ -127,6 +145,12 @@ class Rental:
     note: str
     duplicate: bool
     """A second instance for one create call: to be terminated, never used."""
+    runtime: Runtime = Runtime.DOCKER
+    cluster_id: str | None = None
+    """The cluster that it ends with."""
+    rank: int | None = None
+    expires_at: datetime | None = None
+    """When the provider itself ends it, as the provider says."""
 
     @property
     def usd_per_hour(self) -> Decimal:
@@ -161,7 +185,7 @@ class Obligation:
     obligation_id: int
     provider: str
     kind: str
-    """``instance``; later ``volume``, ``cluster``."""
+    """``instance``, or a word of `ExtraKind`."""
     ref: str
     """The provider's id for it."""
     fleet: str
@@ -173,6 +197,10 @@ class Obligation:
     first_gone_at: datetime | None = None
     closed_at: datetime | None = None
     last_error: str | None = None
+    parent: str | None = None
+    """The instance or cluster it was created with and ends after."""
+    usd_per_hour: Decimal | None = None
+    """Of an extra, where the provider says; an instance's price is its rental's."""
 
 
 @dataclass(frozen=True)

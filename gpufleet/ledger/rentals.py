@@ -10,14 +10,15 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, insert, select, update
 
-from gpufleet.domain.market import Instance, SshEndpoint
+from gpufleet.domain.market import ExtraKind, Instance, SshEndpoint
+from gpufleet.domain.nodes import NodeName
 from gpufleet.domain.status import Serving
 from gpufleet.ledger.columns import is_money
 from gpufleet.ledger.errors import LedgerConflict
 from gpufleet.ledger.intents import known_intent
-from gpufleet.ledger.obligations import Obligations
+from gpufleet.ledger.obligations import INSTANCE, Obligations, open_one
 from gpufleet.ledger.records import HAS_RENTAL, IntentRecord, IntentState, ObligationState, Rate, Rental
-from gpufleet.ledger.schema import RENTALS
+from gpufleet.ledger.schema import OBLIGATIONS, RENTALS
 
 
 class Rentals(Obligations):
@@ -40,12 +41,43 @@ class Rentals(Obligations):
                 return self._update(connection, known, instance)
             if known is not None and known.live:
                 raise LedgerConflict(f"{instance.provider} {instance.instance_id} belongs to {known.key}, not to {key}")
-            row = {**self._first_row(record, instance), "duplicate": _any_for(connection, key)}
+            node = _node_of(connection, record, instance)
+            duplicate = _any_for(connection, key, node)
+            row = {**self._first_row(record, instance), "node": node, "duplicate": duplicate}
             created = connection.execute(insert(RENTALS).values(row).returning(RENTALS.c.rental_id))
             rental = _by_id(connection, created.scalar_one())
             self._hold(connection, rental)
+            self._hold_extras(connection, rental, instance)
             self._settle_with_rental(connection, record)
             return rental
+
+    def record_cluster(self, key: str, provider: str, cluster_id: str) -> None:
+        """Store what a cluster's create call made, settle its intent and open its obligation, in one transaction.
+
+        Its members are rentals of their own, recorded with the same key as the provider tells them. They end with the
+        cluster, and it with them: a second cluster for one key ends at once.
+
+        Raises:
+            LedgerConflict: no such intent.
+        """
+        with self._db.write() as connection:
+            record = known_intent(connection, key)
+            if open_one(connection, provider, ExtraKind.CLUSTER, cluster_id) is not None:
+                return
+            again = record.state in HAS_RENTAL
+            nodes = record.intent.nodes
+            self._oblige(
+                connection,
+                provider,
+                cluster_id,
+                record.intent.fleet,
+                f"a second cluster for {key}" if again else f"rented for {nodes[0]} and {len(nodes) - 1} more",
+                kind=ExtraKind.CLUSTER,
+                state=ObligationState.ENDING if again else ObligationState.HELD,
+                parent=key,
+                usd_per_hour=record.intent.usd_per_hour * len(nodes),
+            )
+            self._settle_with_rental(connection, record)
 
     def update_rental(self, instance: Instance) -> Rental:
         """Store how the provider reports an instance now. What it leaves out is kept.
@@ -115,6 +147,17 @@ class Rentals(Obligations):
         with self._db.read() as connection:
             return _last(connection, provider, instance_id)
 
+    def cluster_of(self, key: str) -> str | None:
+        """The provider's id of the cluster that a create call made, while it is not confirmed gone."""
+        wanted = select(OBLIGATIONS.c.ref).where(
+            OBLIGATIONS.c.kind == ExtraKind.CLUSTER.value,
+            OBLIGATIONS.c.parent == key,
+            OBLIGATIONS.c.closed_at.is_(None),
+        )
+        with self._db.read() as connection:
+            cluster: str | None = connection.execute(wanted.order_by(OBLIGATIONS.c.obligation_id)).scalar()
+            return cluster
+
     def _first_row(self, record: IntentRecord, instance: Instance) -> dict[str, Any]:
         intent = record.intent
         started = _aware(instance.created_at) or record.sent_at or record.opened_at
@@ -122,7 +165,6 @@ class Rentals(Obligations):
         return {
             "key": intent.key,
             "fleet": intent.fleet,
-            "node": intent.node,
             "provider": instance.provider,
             "account": intent.account,
             "instance_id": instance.instance_id,
@@ -134,6 +176,7 @@ class Rentals(Obligations):
             "deadline_at": intent.deadline_at,
             "billing_increment_s": intent.billing_increment_s,
             "min_rental_s": intent.min_rental_s,
+            "runtime": intent.runtime,
             "serving": Serving.STARTING,
             "settings": {},
             "fingerprint": {},
@@ -145,9 +188,35 @@ class Rentals(Obligations):
     def _hold(self, connection: Connection, rental: Rental) -> None:
         state = ObligationState.ENDING if rental.duplicate else ObligationState.HELD
         reason = f"a second instance for {rental.key}" if rental.duplicate else f"rented for {rental.node}"
-        self._oblige(connection, rental.provider, rental.instance_id, rental.fleet, reason, state=state)
+        self._oblige(
+            connection,
+            rental.provider,
+            rental.instance_id,
+            rental.fleet,
+            reason,
+            state=state,
+            parent=rental.cluster_id,
+        )
         said = {"key": rental.key, "instance": rental.instance_id, "usd_per_hour": str(rental.usd_per_hour)}
         self._log(connection, rental.fleet, rental.node, "rented", said)
+
+    def _hold_extras(self, connection: Connection, rental: Rental, instance: Instance) -> None:
+        """What came with an instance is owed as long as that is, and ends after it."""
+        for extra in instance.extras:
+            known = open_one(connection, rental.provider, extra.kind, extra.ref)
+            if known is None:
+                owner = open_one(connection, rental.provider, INSTANCE, rental.instance_id)
+                self._oblige(
+                    connection,
+                    rental.provider,
+                    extra.ref,
+                    rental.fleet,
+                    f"came with {rental.node}",
+                    kind=extra.kind,
+                    state=owner.state if owner else ObligationState.ENDING,
+                    parent=rental.instance_id,
+                    usd_per_hour=extra.usd_per_hour,
+                )
 
     def _settle_with_rental(self, connection: Connection, record: IntentRecord) -> None:
         if record.state in HAS_RENTAL:
@@ -164,6 +233,8 @@ class Rentals(Obligations):
         if not rental.live and instance.state.may_bill and _aware(instance.ended_at) is None:
             values |= {"ended_at": None, "meter_stopped_at": None}
             self._reopen(connection, rental)
+        if rental.live:
+            self._hold_extras(connection, rental, instance)
         if instance.state is not rental.state:
             self._log(
                 connection,
@@ -205,6 +276,9 @@ def _reported(instance: Instance) -> dict[str, Any]:
         "private_ip": instance.private_ip,
         "host_id": instance.host_id,
         "meter_stopped_at": _aware(instance.ended_at),
+        "expires_at": _aware(instance.expires_at),
+        "cluster_id": instance.cluster_id,
+        "rank": instance.rank,
     }
 
 
@@ -237,8 +311,18 @@ def _pinned(connection: Connection, rental: Rental) -> str | None:
     return key
 
 
-def _any_for(connection: Connection, key: str) -> bool:
-    return connection.execute(select(RENTALS.c.rental_id).where(RENTALS.c.key == key)).first() is not None
+def _any_for(connection: Connection, key: str, node: NodeName) -> bool:
+    wanted = select(RENTALS.c.rental_id).where(RENTALS.c.key == key, RENTALS.c.node == node)
+    return connection.execute(wanted).first() is not None
+
+
+def _node_of(connection: Connection, record: IntentRecord, instance: Instance) -> NodeName:
+    """The node that an instance was made for: a cluster's member by its rank, else the first one still without."""
+    nodes = record.intent.nodes
+    if instance.rank is not None and 0 <= instance.rank < len(nodes):
+        return nodes[instance.rank]
+    taken = connection.execute(select(RENTALS.c.node).where(RENTALS.c.key == record.intent.key)).scalars().all()
+    return next((node for node in nodes if node not in taken), nodes[0])
 
 
 def _by_id(connection: Connection, rental_id: int) -> Rental:
@@ -251,11 +335,16 @@ def _change(connection: Connection, rental: Rental, **values: object) -> Rental:
     return _by_id(connection, rental.rental_id)
 
 
+def _endpoint(told: Mapping[str, Any], host_key: str | None) -> SshEndpoint:
+    jump = told.get("jump")
+    return SshEndpoint(**{**told, "jump": SshEndpoint(**jump) if jump else None}, host_key=host_key)
+
+
 def _rental(row: RowMapping) -> Rental:
     fields = dict(row)
     host_key = fields.pop("host_key")
     del fields["meter_stopped_at"]
     if fields["ssh"] is not None:
-        fields["ssh"] = SshEndpoint(**fields["ssh"], host_key=host_key)
+        fields["ssh"] = _endpoint(fields["ssh"], host_key)
     fields["rates"] = tuple(Rate(datetime.fromisoformat(at), Decimal(usd)) for at, usd in fields["rates"])
     return Rental(**fields)

@@ -18,14 +18,15 @@ from sqlalchemy import (
     insert,
     inspect,
     select,
+    text,
     update,
 )
 
-from gpufleet.domain.market import InstanceState
+from gpufleet.domain.market import InstanceState, Runtime
 from gpufleet.domain.status import Serving
-from gpufleet.ledger.columns import Json, Node, Shape, Usd, UtcTime, Word
+from gpufleet.ledger.columns import Json, Node, Nodes, Shape, Usd, UtcTime, Word, Words
 from gpufleet.ledger.errors import LedgerUnreadable
-from gpufleet.ledger.records import IntentState, ObligationState
+from gpufleet.ledger.records import IntentKind, IntentState, ObligationState
 
 METADATA = MetaData()
 
@@ -66,6 +67,10 @@ INTENTS = Table(
     Column("billing_increment_s", Integer, nullable=False),
     Column("min_rental_s", Integer, nullable=False),
     Column("digest", Text, nullable=False),
+    Column("kind", Word(IntentKind), nullable=False, server_default=IntentKind.INSTANCE.value),
+    Column("members", Nodes, nullable=False, server_default="[]"),
+    Column("runtime", Word(Runtime), nullable=False, server_default=Runtime.DOCKER.value),
+    Column("seen_before", Words),
     Column("state", Word(IntentState), nullable=False),
     Column("opened_at", UtcTime, nullable=False),
     Column("sent_at", UtcTime),
@@ -103,6 +108,10 @@ RENTALS = Table(
     Column("fingerprint", Json, nullable=False),
     Column("note", Text, nullable=False),
     Column("duplicate", Boolean, nullable=False),
+    Column("runtime", Word(Runtime), nullable=False, server_default=Runtime.DOCKER.value),
+    Column("cluster_id", Text),
+    Column("rank", Integer),
+    Column("expires_at", UtcTime),
 )
 Index("rentals_once", RENTALS.c.provider, RENTALS.c.instance_id, RENTALS.c.key, unique=True)
 
@@ -122,6 +131,8 @@ OBLIGATIONS = Table(
     Column("first_gone_at", UtcTime),
     Column("closed_at", UtcTime),
     Column("last_error", Text),
+    Column("parent", Text),
+    Column("usd_per_hour", Usd),
 )
 Index(
     "obligations_open_once",
@@ -155,10 +166,32 @@ RUNS = Table(
     Column("outcome", Text),
 )
 
-CURRENT_VERSION = 1
+FACTS = Table("facts", METADATA, Column("name", String(64), primary_key=True), Column("value", Text, nullable=False))
+"""What holds for the ledger as a whole, such as whose it is."""
+
+CURRENT_VERSION = 2
+
+
+def _add_clusters_and_extras(connection: Connection) -> None:
+    """Version 2: clusters, containers as rentals, what providers keep beside instances, and the ledger's owner."""
+    for statement in (
+        "ALTER TABLE intents ADD COLUMN kind VARCHAR(32) DEFAULT 'instance' NOT NULL",
+        "ALTER TABLE intents ADD COLUMN members TEXT DEFAULT '[]' NOT NULL",
+        "ALTER TABLE intents ADD COLUMN runtime VARCHAR(32) DEFAULT 'docker' NOT NULL",
+        "ALTER TABLE intents ADD COLUMN seen_before TEXT",
+        "ALTER TABLE rentals ADD COLUMN runtime VARCHAR(32) DEFAULT 'docker' NOT NULL",
+        "ALTER TABLE rentals ADD COLUMN cluster_id TEXT",
+        "ALTER TABLE rentals ADD COLUMN rank INTEGER",
+        "ALTER TABLE rentals ADD COLUMN expires_at TEXT",
+        "ALTER TABLE obligations ADD COLUMN parent TEXT",
+        "ALTER TABLE obligations ADD COLUMN usd_per_hour TEXT",
+        "CREATE TABLE facts (name VARCHAR(64) NOT NULL PRIMARY KEY, value TEXT NOT NULL)",
+    ):
+        connection.execute(text(statement))
+
 
 Migration = Callable[[Connection], None]
-MIGRATIONS: Mapping[int, Migration] = {}
+MIGRATIONS: Mapping[int, Migration] = {1: _add_clusters_and_extras}
 """Version to the step that leads to the next one. A released step is never edited."""
 
 

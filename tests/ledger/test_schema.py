@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, text
 
+from gpufleet.domain.nodes import NodeName
 from gpufleet.ledger import schema
 from gpufleet.ledger.errors import LedgerUnreadable
 from gpufleet.ledger.store import Store
@@ -22,10 +23,11 @@ def add_colour(connection: Connection) -> None:
 def test_steps_run_in_order_and_rentals_stay(store: Store) -> None:
     rent(store)
     seen: list[int] = []
-    steps = {1: add_colour, 2: lambda _: seen.append(2)}
+    now = schema.CURRENT_VERSION
+    steps = {now: add_colour, now + 1: lambda _: seen.append(2)}
     with store._db.write() as connection:
-        schema.migrate(connection, steps, current=3)
-        assert schema.version_of(connection) == 3
+        schema.migrate(connection, steps, current=now + 2)
+        assert schema.version_of(connection) == now + 2
         connection.execute(text("select colour from fleets"))
     assert seen == [2]
     assert len(store.rentals("f")) == 1
@@ -37,10 +39,39 @@ def test_a_step_that_fails_leaves_the_old_version(store: Store) -> None:
         raise RuntimeError
 
     with pytest.raises(RuntimeError), store._db.write() as connection:
-        schema.migrate(connection, {1: fail}, current=2)
+        schema.migrate(connection, {schema.CURRENT_VERSION: fail}, current=schema.CURRENT_VERSION + 1)
     with store._db.write() as connection:
-        assert schema.version_of(connection) == 1
+        assert schema.version_of(connection) == schema.CURRENT_VERSION
         add_colour(connection)
+
+
+_NEW_IN_2 = {
+    "intents": ("kind", "members", "runtime", "seen_before"),
+    "rentals": ("runtime", "cluster_id", "rank", "expires_at"),
+    "obligations": ("parent", "usd_per_hour"),
+}
+
+
+def _back_to_version_1(connection: Connection) -> None:
+    for table, columns in _NEW_IN_2.items():
+        for column in columns:
+            connection.execute(text(f"alter table {table} drop column {column}"))
+    connection.execute(text("drop table facts"))
+    connection.execute(text("update schema_version set version = 1"))
+
+
+def test_a_ledger_of_version_1_keeps_its_rentals_and_takes_new_ones(location: Path | str) -> None:
+    with Store.open(location) as store:
+        old = rent(store)
+        with store._db.write() as connection:
+            _back_to_version_1(connection)
+    with Store.open(location) as store:
+        assert store.rentals("f") == [old]
+        assert store.rental("mock", "i-0") == old
+        assert [o.parent for o in store.open_obligations("f")] == [None]
+        assert len(store.owner_id()) == 4
+        new = rent(store, "gf-f-1", "i-1", node=NodeName("decode", 1), cluster_id="c-1")
+        assert new.cluster_id == "c-1"
 
 
 def test_every_version_has_a_step() -> None:
