@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -36,6 +36,10 @@ class Place:
     """Relative paths in options start here."""
     state_dir: Path
     """Where an adapter may keep files."""
+    description: Mapping[str, Any] = field(default_factory=dict)
+    """The provider file's ``rest:`` section."""
+    verified: str = ""
+    """How far the provider file says that it was checked."""
 
 
 @dataclass(frozen=True)

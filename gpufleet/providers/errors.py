@@ -30,7 +30,14 @@ class InstanceNotFound(ProviderRefused):
 
 
 class ConflictError(ProviderRefused):
-    """The instance is in a state that forbids the call now (provisioning, already terminating). Ask again later."""
+    """The instance is in a state that forbids the call now (provisioning, already terminating). Ask again later.
+
+    ``ending``: because it ends already.
+    """
+
+    def __init__(self, message: str, *, ending: bool = False) -> None:
+        super().__init__(message)
+        self.ending = ending
 
 
 class RateLimited(ProviderRefused):

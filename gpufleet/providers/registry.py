@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,11 @@ from gpufleet.spec.model import ProviderUse
 ENTRY_POINTS = "gpufleet.providers"
 """Entry-point group through which other packages add kinds."""
 
-_BUILT_IN = {"mock": "gpufleet.providers.mock.adapter", "ssh": "gpufleet.providers.ssh.adapter"}
+_BUILT_IN = {
+    "mock": "gpufleet.providers.mock.adapter",
+    "rest": "gpufleet.providers.rest.adapter",
+    "ssh": "gpufleet.providers.ssh.adapter",
+}
 
 
 class ProviderFile(BaseModel):
@@ -26,8 +31,14 @@ class ProviderFile(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     kind: str
-    """Which adapter: ``mock``, ``ssh``, or an entry point's name."""
+    """Which adapter: ``mock``, ``ssh``, ``rest``, or an entry point's name."""
     summary: str = ""
+    verified: str = ""
+    """How far the file was checked, against what, and when."""
+    docs: str = ""
+    """Where the provider documents its API."""
+    rest: dict[str, Any] = {}
+    """The provider's API, for adapters that read it from here (docs/providers.md)."""
     options: dict[str, Any] = {}
     """Defaults; the fleet file's own options win."""
 
@@ -46,7 +57,7 @@ def open_provider(use: ProviderUse, *, fleet_dir: Path, state_dir: Path) -> Prov
     file = load_provider_file(use.use, fleet_dir=fleet_dir)
     adapter = _adapter(file.kind, provider=use.use)
     options = read_options(adapter.options, {**file.options, **use.options}, provider=use.use)
-    return adapter.open(options, Place(use.use, fleet_dir, state_dir))
+    return adapter.open(options, Place(use.use, fleet_dir, state_dir, file.rest, file.verified))
 
 
 def load_provider_file(name: str, *, fleet_dir: Path) -> ProviderFile:
@@ -55,7 +66,7 @@ def load_provider_file(name: str, *, fleet_dir: Path) -> ProviderFile:
     Raises:
         InvalidFleet: no such file, or not a provider file.
     """
-    path = shipped.find("providers", name, extra_dirs=[fleet_dir / "providers"])
+    path = shipped.find("providers", name, extra_dirs=user_folders(fleet_dir))
     try:
         return ProviderFile.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -68,6 +79,12 @@ def load_provider_file(name: str, *, fleet_dir: Path) -> ProviderFile:
             where=str(path),
             hint=f"keys are: {', '.join(ProviderFile.model_fields)}",
         ) from None
+
+
+def user_folders(fleet_dir: Path) -> list[Path]:
+    """Where a user's own provider files are looked for, before the shipped ones."""
+    config = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    return [fleet_dir / "providers", Path(config).expanduser() / "gpufleet" / "providers"]
 
 
 def _adapter(kind: str, *, provider: str) -> Adapter[Any]:
