@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -66,7 +65,7 @@ def load_provider_file(name: str, *, fleet_dir: Path) -> ProviderFile:
     Raises:
         InvalidFleet: no such file, or not a provider file.
     """
-    path = shipped.find("providers", name, extra_dirs=user_folders(fleet_dir))
+    path = shipped.find("providers", name, extra_dirs=[fleet_dir / "providers"])
     try:
         return ProviderFile.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -79,12 +78,6 @@ def load_provider_file(name: str, *, fleet_dir: Path) -> ProviderFile:
             where=str(path),
             hint=f"keys are: {', '.join(ProviderFile.model_fields)}",
         ) from None
-
-
-def user_folders(fleet_dir: Path) -> list[Path]:
-    """Where a user's own provider files are looked for, before the shipped ones."""
-    config = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return [fleet_dir / "providers", Path(config).expanduser() / "gpufleet" / "providers"]
 
 
 def _adapter(kind: str, *, provider: str) -> Adapter[Any]:

@@ -109,7 +109,7 @@ def test_a_file_beside_the_fleet_adds_a_provider_and_its_options_are_defaults(tm
         ("- 1", "fast.yaml"),
         ("kind: [", "cannot be read"),
         ("kind: mock\ncolour: red\n", "colour"),
-        ("kind: rest\n", "kind 'rest', which this gpufleet does not have"),
+        ("kind: soap\n", "kind 'soap', which this gpufleet does not have"),
     ],
 )
 def test_a_broken_provider_file_is_refused_and_named(tmp_path: Path, text: str, said: str) -> None:
