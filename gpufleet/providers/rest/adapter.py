@@ -235,10 +235,10 @@ class WithKeys(RestProvider):
         wanted = public_key.split()[:2]
         for row in read_all(self._client, "ssh_keys", shape.list, {"option": self._option}):
             if str(self._find(shape.public_key, row) or "").split()[:2] == wanted:
-                return str(self._find(shape.ref, row))
+                return str(self._find(shape.use or shape.ref, row))
         values = {"name": name, "public_key": public_key, "option": self._option}
         reply = self._client.call("create_ssh_key", shape.create, values)
-        ref = self._find(shape.created, {"body": reply.body, "text": reply.text})
+        ref = self._find(shape.created, {"body": reply.body, "text": reply.text, "name": name})
         if ref in {None, ""}:
             raise ProtocolError(f"{self.name} took the SSH key and gave no reference to it")
         return str(ref)

@@ -248,9 +248,11 @@ class SshKeys(Section):
     ref: Expr = "id"
     name: Expr = "name"
     public_key: Expr = "public_key"
+    use: Expr | None = None
+    """What a create names the key by, where that is not ``ref``."""
     create: Request
     created: Expr
-    """Over {body, text}: the new key's reference."""
+    """Over {body, text, name}: what a create names the new key by."""
     delete: Request | None = None
     """Sees {ref}."""
 

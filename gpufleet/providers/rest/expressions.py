@@ -6,6 +6,7 @@ Standard JMESPath (https://jmespath.org), and the functions of `_Functions`. Num
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from functools import cache
@@ -73,6 +74,22 @@ class _Functions(functions.Functions):
     def _func_times(self, one: Any, other: Any) -> Decimal | None:
         a, b = number(one), number(other)
         return None if a is None or b is None else a * b
+
+    @functions.signature({"types": []}, {"types": []})
+    def _func_divide(self, one: Any, other: Any) -> Decimal | None:
+        a, b = number(one), number(other)
+        return None if a is None or not b else a / b
+
+    @functions.signature({"types": []}, {"types": []})
+    def _func_each_with(self, rows: Any, more: Any) -> list[Any] | None:
+        """Each row with further keys, and ``rank``, its place: what a cluster says once for all of its members."""
+        if not isinstance(rows, list) or not isinstance(more, dict):
+            return None
+        return [{**row, "rank": rank, **more} for rank, row in enumerate(rows) if isinstance(row, dict)]
+
+    @functions.signature({"types": []})
+    def _func_b64(self, text: Any) -> str | None:
+        return b64encode(text.encode()).decode() if isinstance(text, str) else None
 
     @functions.signature({"types": []}, {"types": []})
     def _func_plus(self, one: Any, other: Any) -> Decimal | None:
