@@ -14,7 +14,7 @@ from typing import Any
 
 from gpufleet.domain.market import Instance, InstanceState, Offer, OfferQuery
 from gpufleet.domain.nodes import NodeName
-from gpufleet.providers.base import CreateRequest, Provider
+from gpufleet.providers.base import CreateRequest, InstallsKeys, Provider
 from gpufleet.providers.registry import open_provider
 from gpufleet.spec.model import ProviderUse
 
@@ -69,16 +69,32 @@ def request(offer: Offer, key: str = "gf-test-0-a", node: str = "decode/0", **ch
         "max_usd_per_hour": offer.usd_per_hour,
         "ssh_public_key": PUBLIC_KEY,
         "disk_gb": 100,
+        "image": "vllm/vllm-openai:v0.26.0",
+        "start": "sleep infinity",
     }
     return CreateRequest(**(values | changes))
 
 
+def make(
+    provider: Provider, offer: Offer, key: str = "gf-test-0-a", node: str = "decode/0", **changes: Any
+) -> Instance:
+    """Rent an offer, with the SSH key put where the provider wants it first."""
+    if isinstance(provider, InstallsKeys):
+        changes["ssh_key_ref"] = provider.ensure_ssh_key("gf-test", PUBLIC_KEY)
+    return provider.create(request(offer, key, node, **changes))
+
+
 def cheapest(provider: Provider, query: OfferQuery | None = None) -> Offer:
-    return provider.offers(query or OfferQuery())[0]
+    return singles(provider, query)[0]
+
+
+def singles(provider: Provider, query: OfferQuery | None = None) -> list[Offer]:
+    """Offers that are rented one by one, cheapest first."""
+    return [offer for offer in provider.offers(query or OfferQuery()) if offer.cluster is None]
 
 
 def rent(provider: Provider, key: str = "gf-test-0-a", node: str = "decode/0", **changes: Any) -> Instance:
-    return provider.create(request(cheapest(provider), key, node, **changes))
+    return make(provider, cheapest(provider), key, node, **changes)
 
 
 def eventually(look: Callable[[], Any], *, within: float = 20.0) -> Any:

@@ -24,6 +24,7 @@ from gpufleet.providers.errors import (
     AmbiguousOutcome,
     ConflictError,
     InstanceNotFound,
+    InvalidRequest,
     PriceChanged,
     ProtocolError,
     Unsupported,
@@ -94,7 +95,7 @@ class RestProvider:
         return sorted((o for o in found if fits(o, query)), key=lambda o: (o.usd_per_hour, o.offer_id))
 
     def create(self, request: CreateRequest) -> Instance:
-        self._check(request.offer, request.max_usd_per_hour)
+        self._check(request)
         made = self._create(self.description.create, "create", _told(request))
         return Instance(
             provider=self.name,
@@ -191,9 +192,14 @@ class RestProvider:
             raise AmbiguousOutcome(f"{self.name} accepted the request and gave no id")
         return made
 
-    def _check(self, offer: Offer, limit: Any) -> None:
+    def _check(self, request: CreateRequest | ClusterRequest) -> None:
+        offer, limit = request.offer, request.max_usd_per_hour
+        if offer.disk_gb is not None and request.disk_gb > offer.disk_gb:
+            raise InvalidRequest(f"{offer.offer_id} has {offer.disk_gb} GB of disk, not {request.disk_gb}")
         if offer.provider != self.name:
             raise Unsupported(f"offer {offer.offer_id} is one of {offer.provider}")
+        if (offer.cluster is None) is isinstance(request, ClusterRequest):
+            raise Unsupported(f"offer {offer.offer_id} is rented {'as a cluster' if offer.cluster else 'by the node'}")
         if offer.usd_per_hour > limit:
             raise PriceChanged(f"{offer.offer_id} costs ${offer.usd_per_hour}/h, above ${limit}")
         if refused := self.caps.create_refused:
@@ -286,7 +292,7 @@ class WithClusters(RestProvider):
 
     def create_cluster(self, request: ClusterRequest) -> Cluster:
         """See `RentsClusters`."""
-        self._check(request.offer, request.max_usd_per_hour)
+        self._check(request)
         values = {**_told(request), "nodes": len(request.nodes)}
         made = self._create(self._clusters.create, "create_cluster", values)
         return Cluster(self.name, made, request.key, InstanceState.PROVISIONING, "created", (), datetime.now(UTC))

@@ -1,4 +1,4 @@
-"""What a failed answer means: the provider's own code first, the HTTP status second, the text last."""
+"""What a failed answer means: by the description's rules in their order, else by the HTTP status."""
 
 from __future__ import annotations
 
@@ -96,18 +96,12 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def _kind(rules: ErrorMap, operation: str, status: int, code: str, message: str) -> str:
-    for part in ("code", "status", "text"):
-        for rule in rules.rules:
-            if _leads(rule) == part and _fits(rule, operation, status, code, message):
-                return rule.kind
+    for rule in rules.rules:
+        if _fits(rule, operation, status, code, message):
+            return rule.kind
     if status >= 500:
         return "transient"
     return _BY_STATUS.get(status, "invalid" if status == 422 else "unknown")
-
-
-def _leads(rule: ErrorRule) -> str:
-    """The most telling part of a rule: a rule that names a code is tried before one that only names a text."""
-    return "code" if rule.code else "status" if rule.status and not rule.text else "text"
 
 
 def _fits(rule: ErrorRule, operation: str, status: int, code: str, message: str) -> bool:
