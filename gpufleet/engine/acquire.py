@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 from gpufleet.catalog.sizing import needs
 from gpufleet.domain.jobs import JobEvent, JobEventKind
@@ -31,7 +32,14 @@ from gpufleet.errors import Interrupted, NodeFailed
 from gpufleet.ledger.records import Rental
 from gpufleet.playbook.job import CompiledJob
 from gpufleet.providers.base import Provider
-from gpufleet.providers.errors import CapacityError
+from gpufleet.providers.errors import (
+    AuthError,
+    CapacityError,
+    PaymentError,
+    PriceChanged,
+    QuotaError,
+    Unsupported,
+)
 from gpufleet.remote.errors import ConnectionLost, HostKeyChanged
 from gpufleet.remote.jobs import run_job
 from gpufleet.remote.machine import Machine
@@ -40,6 +48,7 @@ JOB_SECONDS = 6 * 3600.0
 """The longest any job may take; a conversion alone was seen to take 136 minutes."""
 UNREACHABLE_SECONDS = 900.0
 """How long a running node may not answer before it counts as failed; it costs money all the while."""
+_ASK_ELSEWHERE = (CapacityError, PriceChanged, QuotaError, PaymentError, AuthError, Unsupported)
 _TRIES = 3
 _DEAD = {InstanceState.ERROR, InstanceState.PREEMPTED, InstanceState.TERMINATED, InstanceState.STOPPED}
 
@@ -112,7 +121,6 @@ class Acquirer:
 
     def _rent(self, node: NodeName, offers: Sequence[Offer], watch: NodeWatch) -> Rental:
         fleet = self.session.fleet
-        provider = self._provider(node)
         pool = fleet.pools[node.pool]
         watch.phase("rent", message=f"{offers[0].gpu} {usd_per_hour(offers[0].usd_per_hour)}" if offers else "")
         ttl = fleet.budget.ttl
@@ -124,7 +132,18 @@ class Acquirer:
             deadline_at=now() + ttl if ttl else None,
             ssh_public_key=self.machines.keys.public_text,
         )
-        return rent(self.session, provider, self.listings[provider.name], wanted)
+        return self._rent_anywhere(wanted)
+
+    def _rent_anywhere(self, wanted: Wanted) -> Rental:
+        """At the first provider that has one of its offers; what one refuses for good, the next is asked for."""
+        names = list(dict.fromkeys(offer.provider for offer in wanted.offers))
+        for name in names[:-1]:
+            here = replace(wanted, offers=[o for o in wanted.offers if o.provider == name])
+            with suppress(*_ASK_ELSEWHERE):
+                return rent(self.session, self.session.provider_named(name), self.listings[name], here)
+        last = names[-1] if names else self.session.fleet.provider_of(wanted.node.pool).use
+        here = replace(wanted, offers=[o for o in wanted.offers if o.provider == last])
+        return rent(self.session, self.session.provider_named(last), self.listings[last], here)
 
     def _come_up(self, rental: Rental, watch: NodeWatch) -> Rental:
         watch.phase("boot")
@@ -222,9 +241,6 @@ class Acquirer:
                 known.clear()
             known |= event.data
             self.session.store.set_fingerprint(rental.provider, rental.instance_id, known)
-
-    def _provider(self, node: NodeName) -> Provider:
-        return self.session.provider(self.session.fleet.provider_of(node.pool))
 
     def _provider_of(self, rental: Rental) -> Provider:
         return self.session.provider_named(rental.provider)

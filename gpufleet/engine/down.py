@@ -17,6 +17,7 @@ from gpufleet.engine.signals import stop_on_signals
 from gpufleet.engine.sweep import sweep_each
 from gpufleet.errors import GpufleetError, Interrupted, StillBilling
 from gpufleet.ledger.costs import bill
+from gpufleet.ledger.obligations import INSTANCE
 
 
 def take_down(session: Session) -> Bill:
@@ -66,6 +67,9 @@ def _look_once_more(session: Session, providers: Sequence[str]) -> None:
 def _decide(session: Session) -> None:
     for rental in session.store.rentals(session.fleet.name):
         decide_end(session, rental, "down")
+    for owed in session.store.open_obligations(session.fleet.name):
+        if owed.kind != INSTANCE:
+            session.store.oblige(owed.provider, owed.ref, fleet=owed.fleet, reason="down", kind=owed.kind)
 
 
 def _close(session: Session, machines: Machines) -> GpufleetError | None:

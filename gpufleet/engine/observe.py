@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,10 +15,12 @@ from gpufleet.engine.front import seen_serving
 from gpufleet.engine.listing import read
 from gpufleet.engine.router import asked_front
 from gpufleet.engine.session import Session, now
+from gpufleet.errors import ProviderRefused
 from gpufleet.ledger.costs import bill
 from gpufleet.ledger.records import Rental
 from gpufleet.planning.model import Desired, Observed, ObservedNode, Plan, desired_up
 from gpufleet.planning.planner import plan
+from gpufleet.providers.base import Provider
 from gpufleet.serving.settings import node_settings
 from gpufleet.spec.model import Fleet
 
@@ -95,8 +98,8 @@ def _fits(fleet: Fleet, rental: Rental) -> bool:
     if rental.node.pool not in fleet.pools:
         return False
     pool = fleet.pools[rental.node.pool]
-    same_place = pool.region in {None, rental.region} and fleet.provider_of(rental.node.pool).use == rental.provider
-    return same_place and rental.gpu == pool.gpu
+    allowed = {use.use for use in fleet.providers_of(rental.node.pool)}
+    return pool.region in {None, rental.region} and rental.provider in allowed and rental.gpu == pool.gpu
 
 
 def _offers(session: Session, pools: Sequence[str]) -> dict[str, Sequence[Offer]]:
@@ -114,5 +117,20 @@ def _offers_for(session: Session, name: str) -> list[Offer]:
     pool = fleet.pools[name]
     need = needs(fleet.model.id, fleet.role_of(name))
     query = OfferQuery(gpu=pool.gpu, region=pool.region, min_disk_gb=pool.disk_gb or need.disk_gb)
-    provider = session.provider(fleet.provider_of(name))
-    return read(provider, lambda: provider.offers(query))
+    found: list[Offer] = []
+    failures: list[ProviderRefused] = []
+    for use in fleet.providers_of(name):
+        try:
+            found += _offers_at(session, session.provider(use), query)
+        except ProviderRefused as failure:
+            failures.append(failure)
+    if len(failures) == len(fleet.providers_of(name)):
+        raise failures[0]
+    session.notes |= {f"{failure.where or 'a provider'} is left out: {failure.message}" for failure in failures}
+    return found
+
+
+def _offers_at(session: Session, provider: Provider, query: OfferQuery) -> list[Offer]:
+    found = read(provider, lambda: provider.offers(query))
+    session.quoted_at[provider.name] = time.monotonic()
+    return found

@@ -13,19 +13,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from decimal import Decimal
 
-from gpufleet.domain.market import Instance, InstanceState
+from gpufleet.domain.market import ExtraKind
 from gpufleet.domain.money import usd_per_hour
 from gpufleet.domain.progress import Progress, ProgressState
-from gpufleet.engine.hosts import leave_host
+from gpufleet.engine.endings import Seen, ask, due, look
 from gpufleet.engine.lent import is_lent
-from gpufleet.engine.listing import read
 from gpufleet.engine.session import Session
-from gpufleet.engine.settling import settling
 from gpufleet.errors import GpufleetError, Interrupted, InvalidFleet, ProviderRefused, StillBilling
 from gpufleet.ledger.errors import LedgerConflict
+from gpufleet.ledger.obligations import INSTANCE
 from gpufleet.ledger.records import Obligation, Rental
-from gpufleet.providers.base import Provider, TerminateAck
-from gpufleet.providers.errors import AuthError, InstanceNotFound
+from gpufleet.providers.base import Provider
+from gpufleet.providers.errors import AuthError
 
 CONFIRM_SECONDS = 900.0
 """How long `confirm_gone` waits before it gives up with `StillBilling`; the obligations stay open."""
@@ -51,7 +50,7 @@ def ask_end(session: Session, rentals: Sequence[Rental]) -> None:
 
     What fails here is asked again by `confirm_gone`, which also waits for the evidence.
     """
-    refs = {(r.provider, r.instance_id) for r in rentals}
+    refs = {(r.provider, r.instance_id) for r in rentals} | {(r.provider, r.cluster_id) for r in rentals}
     _Ends(session).ask([o for o in ending(session) if (o.provider, o.ref) in refs])
 
 
@@ -109,12 +108,14 @@ class _Ends:
         return causes[0] if all(causes) else None
 
     def ask(self, open_ones: Sequence[Obligation]) -> None:
-        """Ask for the end of each that was not asked yet."""
-        due = [o for o in open_ones if o.obligation_id not in self.asked and self._provider(o.provider)]
-        if due:
-            with ThreadPoolExecutor(max_workers=min(_PARALLEL, len(due))) as pool:
-                taken = pool.map(self._terminate, due)
-                self.asked |= {o.obligation_id for o, ok in zip(due, taken, strict=True) if ok}
+        """Ask for the end of each that was not asked yet and whose turn has come."""
+        every = self.session.store.open_obligations(self.session.fleet.name)
+        now_due = [o for o in open_ones if o.obligation_id not in self.asked and due(o, every)]
+        ready = [o for o in now_due if self._provider(o.provider)]
+        if ready:
+            with ThreadPoolExecutor(max_workers=min(_PARALLEL, len(ready))) as pool:
+                taken = pool.map(self._ask, ready)
+                self.asked |= {o.obligation_id for o, ok in zip(ready, taken, strict=True) if ok}
 
     def observe(self, open_ones: Sequence[Obligation]) -> float:
         """Look once at every provider; returns how long to wait before the next look."""
@@ -139,49 +140,37 @@ class _Ends:
             return None
         return provider
 
-    def _terminate(self, obligation: Obligation) -> bool:
+    def _ask(self, obligation: Obligation) -> bool:
         """Ask for one end; true when the request was taken."""
-        store, provider = self.session.store, self.session.provider_named(obligation.provider)
-        rental = store.rental(obligation.provider, obligation.ref)
-        if rental is not None and is_lent(provider) and rental.state is not InstanceState.TERMINATED:
-            leave_host(self.session, provider, rental)
+        provider = self.session.provider_named(obligation.provider)
         try:
-            ack = read(provider, lambda: provider.terminate(obligation.ref), give_up=5.0)
+            return ask(self.session, provider, obligation)
         except ProviderRefused as refusal:
             self._refused(provider, [obligation], refusal)
             return False
-        return ack is not TerminateAck.NOT_YET
 
     def _observe(self, provider: Provider, obligations: Sequence[Obligation]) -> set[int]:
         """One complete observation of a provider; returns those that have to be asked again."""
-        try:
-            listed = {i.instance_id: i for i in read(provider, provider.inventory).instances}
-        except ProviderRefused as refusal:
-            self._refused(provider, obligations, refusal)
-            return set()
+        unseen = {o.obligation_id: o for o in obligations}
         again = set()
-        for obligation in obligations:
-            try:
-                instance = listed.get(obligation.ref) or _by_id(provider, obligation.ref)
-            except ProviderRefused as refusal:
-                self._refused(provider, [obligation], refusal)
-                continue
-            if self._record(provider, obligation, instance):
-                again.add(obligation.obligation_id)
+        try:
+            for obligation, seen in look(self.session, provider, obligations):
+                del unseen[obligation.obligation_id]
+                if seen.refusal is not None:
+                    self._refused(provider, [obligation], seen.refusal)
+                    continue
+                self._record(obligation, seen)
+                if seen.ask_again:
+                    again.add(obligation.obligation_id)
+        except ProviderRefused as refusal:
+            self._refused(provider, list(unseen.values()), refusal)
         return again
 
-    def _record(self, provider: Provider, obligation: Obligation, instance: Instance | None) -> bool:
-        """Write down what was seen; true when the end has to be asked for again."""
+    def _record(self, obligation: Obligation, seen: Seen) -> None:
         store = self.session.store
-        if instance is None:
-            rental = store.rental(obligation.provider, obligation.ref)
-            early = rental is not None and settling(self.session, provider, rental)
-            store.record_observation(obligation.obligation_id, gone=not early)
-            return early
-        store.update_rental(instance)
-        gone = instance.state is InstanceState.TERMINATED
-        store.record_observation(obligation.obligation_id, gone=gone, ended_at=instance.ended_at)
-        return not gone and instance.state is not InstanceState.TERMINATING
+        if seen.instance is not None:
+            store.update_rental(seen.instance)
+        store.record_observation(obligation.obligation_id, gone=seen.gone, ended_at=seen.ended_at)
 
     def _refused(self, provider: Provider, obligations: Sequence[Obligation], refusal: ProviderRefused) -> None:
         for obligation in obligations:
@@ -197,17 +186,16 @@ def _word(session: Session, rental: Rental) -> str:
         return "terminate"
 
 
-def _by_id(provider: Provider, instance_id: str) -> Instance | None:
-    try:
-        return read(provider, lambda: provider.get(instance_id))
-    except InstanceNotFound:
-        return None
-
-
 def _still(session: Session, obligations: Sequence[Obligation]) -> str:
     rentals = {(r.provider, r.instance_id): r for r in session.store.rentals(session.fleet.name)}
-    mine = [rentals[o.provider, o.ref] for o in obligations if (o.provider, o.ref) in rentals]
-    rate = usd_per_hour(sum((r.usd_per_hour for r in mine), Decimal(0)))
-    names = ", ".join(f"{r.node} ({r.provider} {r.instance_id})" for r in mine)
-    what = "1 rental is" if len(obligations) == 1 else f"{len(obligations)} rentals are"
-    return f"{what} not confirmed gone, {rate}: {names}"
+    mine = [rentals[o.provider, o.ref] for o in obligations if o.kind == INSTANCE and (o.provider, o.ref) in rentals]
+    others = [o for o in obligations if o.kind != INSTANCE]
+    told = [f"{r.node} ({r.provider} {r.instance_id})" for r in mine]
+    told += [f"{o.kind} {o.ref} at {o.provider}" for o in others]
+    # What a cluster costs is what its members cost.
+    extras = [o.usd_per_hour for o in others if o.kind != ExtraKind.CLUSTER and o.usd_per_hour is not None]
+    rate = usd_per_hour(sum((*(r.usd_per_hour for r in mine), *extras), Decimal(0)))
+    what = "1 thing is" if others else "1 rental is"
+    if len(obligations) > 1:
+        what = f"{len(obligations)} {'things' if others else 'rentals'} are"
+    return f"{what} not confirmed gone, {rate}: {', '.join(told)}"

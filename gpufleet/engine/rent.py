@@ -15,14 +15,16 @@ from decimal import Decimal
 from gpufleet.domain.market import Instance, Offer
 from gpufleet.domain.money import usd_per_hour
 from gpufleet.domain.nodes import NodeName
+from gpufleet.engine.admission import admitted
 from gpufleet.engine.keys import new_key
 from gpufleet.engine.listing import Listing, read
+from gpufleet.engine.quotes import still_offered
 from gpufleet.engine.release import ask_end, decide_end
 from gpufleet.engine.session import Session
 from gpufleet.engine.settling import window_left
 from gpufleet.errors import Interrupted, ProviderRefused
 from gpufleet.ledger.records import Intent, IntentRecord, IntentState, Rental
-from gpufleet.providers.base import CreateRequest, Provider
+from gpufleet.providers.base import CreateRequest, Ownership, Provider
 from gpufleet.providers.errors import (
     AmbiguousOutcome,
     AuthError,
@@ -37,6 +39,17 @@ from gpufleet.providers.errors import (
     Unsupported,
 )
 
+REFUSALS = (
+    RateLimited,
+    CapacityError,
+    QuotaError,
+    PriceChanged,
+    InvalidRequest,
+    AuthError,
+    PaymentError,
+    Unsupported,
+)
+"""Answers after which surely nothing was created."""
 _SENDS_PER_OFFER = 4
 """Creates that were surely refused before processing (429, connection refused) are asked again, with a new key."""
 _LEAST_LOOKUPS = 3
@@ -97,23 +110,27 @@ def _rent_offer(session: Session, provider: Provider, listing: Listing, wanted: 
 
 
 def _create_once(session: Session, provider: Provider, listing: Listing, wanted: Wanted, offer: Offer) -> Rental:
+    key_ref = session.ssh_key_ref(provider, wanted.ssh_public_key)
+    limit = offer.usd_per_hour if wanted.max_usd_per_hour is None else wanted.max_usd_per_hour
+    with admitted(session, provider, offer, operation="create"):
+        offer = still_offered(session, provider, offer, limit=limit, disk_gb=wanted.disk_gb)
+        request = _request(session, wanted, offer, limit=limit, key_ref=key_ref)
+        session.terms[request.key] = offer
+        session.store.open_intent(_intent(session, provider, request))
+        session.store.mark_sent(request.key)
+        made = _send(session, provider, request)
+    if isinstance(made, AmbiguousOutcome):
+        # Looked for outside the turn: others may rent meanwhile.
+        made = _found(session, provider, listing, request, made)
+    return _within_limit(session, made, limit)
+
+
+def _send(session: Session, provider: Provider, request: CreateRequest) -> Rental | AmbiguousOutcome:
+    """The one attempt, and what became of it on disk before it is used."""
     store = session.store
-    request = _request(session, wanted, offer)
-    session.terms[request.key] = offer
-    store.open_intent(_intent(session, provider, request))
-    store.mark_sent(request.key)
     try:
-        rental = store.record_rental(request.key, provider.create(request))
-    except (
-        RateLimited,
-        CapacityError,
-        QuotaError,
-        PriceChanged,
-        InvalidRequest,
-        AuthError,
-        PaymentError,
-        Unsupported,
-    ) as no:
+        return store.record_rental(request.key, provider.create(request))
+    except REFUSALS as no:
         store.settle_intent(request.key, IntentState.REFUSED, error=no.message)
         raise
     except NotSent as no:
@@ -121,11 +138,32 @@ def _create_once(session: Session, provider: Provider, listing: Listing, wanted:
         raise
     except AmbiguousOutcome as unclear:
         store.settle_intent(request.key, IntentState.AMBIGUOUS, error=unclear.message)
-        found = look_up(session, provider, listing, request.key, named=unclear.instance_ids)
-        if found is None:
-            raise CapacityError(f"the create of {wanted.node} was lost and nothing was created") from unclear
-        rental = found
-    return _within_limit(session, rental, request.max_usd_per_hour)
+        return unclear
+
+
+def _found(
+    session: Session, provider: Provider, listing: Listing, request: CreateRequest, unclear: AmbiguousOutcome
+) -> Rental:
+    """What an unclear create made."""
+    if provider.caps.ownership is Ownership.NONE:
+        raise _unowned(session, provider, listing, request, unclear) from unclear
+    found = look_up(session, provider, listing, request.key, named=unclear.instance_ids)
+    if found is None:
+        raise CapacityError(f"the create of {request.node} was lost and nothing was created") from unclear
+    return found
+
+
+def _unowned(
+    session: Session, provider: Provider, listing: Listing, request: CreateRequest, unclear: AmbiguousOutcome
+) -> AmbiguousOutcome:
+    """No name tells what is ours: say what is new there, and touch none of it."""
+    (record,) = [i for i in session.store.intents(session.fleet.name) if i.intent.key == request.key]
+    before = set(record.intent.seen_before or ())
+    new = [i.instance_id for i in listing.inventory(fresh=True).instances if i.instance_id not in before]
+    told = f"new there since: {', '.join(new)}" if new else "nothing new is there yet"
+    failure = AmbiguousOutcome(f"{unclear.message}; {provider.name} keeps no name of ours, and {told}")
+    failure.hint = f"if one of them is yours: gpufleet adopt {session.path} {request.node}=ID"
+    return failure
 
 
 def _within_limit(session: Session, rental: Rental, limit: Decimal) -> Rental:
@@ -194,8 +232,7 @@ def _unique(instances: Sequence[Instance]) -> list[Instance]:
     return list({i.instance_id: i for i in instances}.values())
 
 
-def _request(session: Session, wanted: Wanted, offer: Offer) -> CreateRequest:
-    limit = offer.usd_per_hour if wanted.max_usd_per_hour is None else wanted.max_usd_per_hour
+def _request(session: Session, wanted: Wanted, offer: Offer, *, limit: Decimal, key_ref: str | None) -> CreateRequest:
     return CreateRequest(
         key=new_key(session.fleet.name, wanted.node, session.store.owner_id()),
         fleet=session.fleet.name,
@@ -205,6 +242,7 @@ def _request(session: Session, wanted: Wanted, offer: Offer) -> CreateRequest:
         ssh_public_key=wanted.ssh_public_key,
         disk_gb=wanted.disk_gb,
         deadline_at=wanted.deadline_at,
+        ssh_key_ref=key_ref,
     )
 
 
@@ -225,4 +263,12 @@ def _intent(session: Session, provider: Provider, request: CreateRequest) -> Int
         billing_increment_s=offer.billing_increment_seconds,
         min_rental_s=offer.min_rental_seconds,
         runtime=offer.runtime,
+        seen_before=_seen_before(provider),
     )
+
+
+def _seen_before(provider: Provider) -> tuple[str, ...] | None:
+    """What was there before, where only that can tell what is new."""
+    if provider.caps.ownership is not Ownership.NONE:
+        return None
+    return tuple(i.instance_id for i in read(provider, provider.inventory).instances)

@@ -48,12 +48,19 @@ class Session:
     """How long reads of a provider are tried again before it counts as unreachable."""
     terms: dict[str, Offer] = field(default_factory=dict)
     """The offers that this run's keys were sent for."""
+    notes: set[str] = field(default_factory=set)
+    """What the user should know beside the plan."""
+    quoted_at: dict[str, float] = field(default_factory=dict)
+    """Per provider when its offers were last read (monotonic seconds)."""
     offers: dict[str, Sequence[Offer]] = field(default_factory=dict)
     """Per pool what the last plan could choose from."""
+    _turns: dict[str, threading.Semaphore] = field(default_factory=dict)
+    _key_refs: dict[str, str] = field(default_factory=dict)
     _accounts: dict[str, str] = field(default_factory=dict)
     _providers: dict[str, Provider] = field(default_factory=dict)
     _options: dict[str, dict[str, object]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _keys_lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def fleet(self) -> Fleet:
@@ -97,8 +104,7 @@ class Session:
         with self._lock:
             if name in self._providers:
                 return self._providers[name]
-        uses = [self.fleet.provider, *(p.provider for p in self.fleet.pools.values() if p.provider)]
-        use = next((u for u in uses if u.use == name), None)
+        use = next((u for u in self.fleet.uses() if u.use == name), None)
         return self.provider(use or ProviderUse(use=name, **self.store.provider_options(self.fleet.name, name) or {}))
 
     def rental_of(self, node: NodeName) -> Rental | None:
@@ -114,8 +120,34 @@ class Session:
 
     def providers(self) -> list[Provider]:
         """Every provider that this fleet uses or still has rentals with."""
-        names = {self.fleet.provider_of(pool).use for pool in self.fleet.pools} | {*self.owing_providers()}
+        used = {use.use for pool in self.fleet.pools for use in self.fleet.providers_of(pool)}
+        names = used | {*self.owing_providers()}
         return [self.provider_named(name) for name in sorted(names)]
+
+    def turns(self, provider: Provider) -> threading.Semaphore:
+        """As many create calls at a time as the provider takes."""
+        with self._lock:
+            return self._turns.setdefault(provider.name, threading.Semaphore(provider.caps.creates_at_once))
+
+    def ssh_key_ref(self, provider: Provider, public_key: str) -> str | None:
+        """What the provider calls the fleet's public key, uploaded on first use; None where it needs none.
+
+        It is written down before it is uploaded, so that `down` removes it whatever happens in between.
+        """
+        from gpufleet.domain.market import ExtraKind
+        from gpufleet.engine.listing import read
+        from gpufleet.providers.base import HasExtras, InstallsKeys
+
+        if not isinstance(provider, InstallsKeys):
+            return None
+        with self._keys_lock:
+            if provider.name not in self._key_refs:
+                name = f"gf-{self.fleet.name}-{self.store.owner_id()}"
+                if isinstance(provider, HasExtras):
+                    why, kind = "the fleet's SSH key", ExtraKind.SSH_KEY
+                    self.store.hold(provider.name, name, fleet=self.fleet.name, reason=why, kind=kind)
+                self._key_refs[provider.name] = read(provider, lambda: provider.ensure_ssh_key(name, public_key))
+            return self._key_refs[provider.name]
 
     def account(self, provider: Provider) -> str:
         """Whose money a provider spends; asked once per run, and refused when it is not the fleet's.

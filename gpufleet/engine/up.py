@@ -199,12 +199,16 @@ def _offers(session: Session, action: Action, region: str) -> list[Offer]:
     if budget is not None:
         limit = min(limit, max(action.usd_per_hour, budget / max(1, len(session.fleet.nodes()))))
     planned = [action.offer] if action.offer else []
+    apart = session.fleet.network.rdma == "off"
     others = [
         offer
         for offer in session.offers.get(action.node.pool, ())
-        if offer not in planned and offer.region == region and offer.usd_per_hour <= limit and fits(pool, offer)
+        if offer not in planned
+        and ((offer.provider, offer.region) == (action.provider, region) or (apart and pool.region is None))
+        and offer.usd_per_hour <= limit
+        and fits(pool, offer)
     ]
-    return [*planned, *sorted(others, key=lambda offer: offer.usd_per_hour)]
+    return [*planned, *sorted(others, key=lambda offer: (offer.provider != action.provider, offer.usd_per_hour))]
 
 
 def _watch(session: Session, node: NodeName) -> NodeWatch:

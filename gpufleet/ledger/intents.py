@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, insert, select, update
+from sqlalchemy import Connection, RowMapping, func, insert, select, update
 
 from gpufleet.ledger.errors import LedgerConflict
 from gpufleet.ledger.journal import Journal
@@ -76,6 +77,21 @@ class Intents(Journal):
         """USD per hour that calls of unknown outcome may already cost."""
         open_ones = (record.intent for record in self.open_intents(fleet))
         return sum((intent.usd_per_hour * len(intent.nodes) for intent in open_ones), Decimal(0))
+
+    def creates_since(self, fleet: str, at: datetime) -> int:
+        """How many create calls left, or may have left, since then."""
+        left = (INTENTS.c.fleet == fleet, INTENTS.c.sent_at >= at, INTENTS.c.state != IntentState.NOT_SENT)
+        with self._db.read() as connection:
+            return connection.execute(select(func.count()).select_from(INTENTS).where(*left)).scalar_one()
+
+    def last_outcomes(self, fleet: str, provider: str, count: int) -> list[IntentRecord]:
+        """The newest settled create calls there, the newest first."""
+        wanted = select(INTENTS).where(
+            INTENTS.c.fleet == fleet, INTENTS.c.provider == provider, INTENTS.c.settled_at.is_not(None)
+        )
+        with self._db.read() as connection:
+            rows = connection.execute(wanted.order_by(INTENTS.c.settled_at.desc()).limit(count))
+            return [_record(row) for row in rows.mappings()]
 
     def _move(self, connection: Connection, known: IntentRecord, values: Mapping[str, Any]) -> None:
         intent = known.intent

@@ -39,12 +39,61 @@ def place(
     """
     offers: dict[NodeName, Offer] = {}
     problems: list[str] = []
-    for provider in sorted({desired.fleet.provider_of(node.pool).use for node in missing}):
-        nodes = [node for node in missing if desired.fleet.provider_of(node.pool).use == provider]
-        found = _place_at(desired, provider, nodes, market, regions_in_use.get(provider, frozenset()))
+    groups = sorted({_providers(desired, node) for node in missing})
+    for group in groups:
+        nodes = [node for node in missing if _providers(desired, node) == group]
+        found = _place_group(desired, group, nodes, market, regions_in_use)
         offers |= found.offers
         problems += found.problems
     return Placement(offers, tuple(problems))
+
+
+def _providers(desired: Desired, node: NodeName) -> tuple[str, ...]:
+    return tuple(use.use for use in desired.fleet.providers_of(node.pool))
+
+
+def _place_group(
+    desired: Desired,
+    providers: Sequence[str],
+    nodes: Sequence[NodeName],
+    market: Mapping[str, Sequence[Offer]],
+    regions_in_use: Mapping[str, frozenset[str]],
+) -> Placement:
+    """At the provider that has the most of the nodes, the first named among equals; where others stay, with them."""
+    if desired.fleet.network.rdma == "off":
+        return _place_apart(desired, providers, nodes, market)
+    in_use = [name for name in providers if regions_in_use.get(name)]
+    tried = [
+        _place_at(desired, name, nodes, _at(market, name), regions_in_use.get(name, frozenset()))
+        for name in in_use or providers
+    ]
+    best = max(tried, key=lambda placement: len(placement.offers))
+    if len(best.offers) == len(nodes) or len(tried) == 1:
+        return best
+    return Placement(best.offers, tuple(problem for placement in tried for problem in placement.problems))
+
+
+def _at(market: Mapping[str, Sequence[Offer]], provider: str) -> dict[str, list[Offer]]:
+    return {pool: [offer for offer in offers if offer.provider == provider] for pool, offers in market.items()}
+
+
+def _place_apart(
+    desired: Desired, providers: Sequence[str], nodes: Sequence[NodeName], market: Mapping[str, Sequence[Offer]]
+) -> Placement:
+    """Nodes that need not be close: each wherever it is cheapest."""
+    needs, fitting = _needs(desired, nodes, market)
+    taken = cheapest_match(needs, fitting)
+    return Placement(_hand_out(nodes, taken), _missing(desired, ", ".join(providers), needs, {"any region": taken}))
+
+
+def _needs(
+    desired: Desired, nodes: Sequence[NodeName], market: Mapping[str, Sequence[Offer]]
+) -> tuple[dict[str, int], dict[str, list[Offer]]]:
+    """Nodes per pool, and the offers that each pool may take."""
+    counts = {pool: sum(node.pool == pool for node in nodes) for pool in desired.fleet.pools}
+    needs = {pool: count for pool, count in counts.items() if count}
+    pools = desired.fleet.pools
+    return needs, {pool: [offer for offer in market.get(pool, ()) if fits(pools[pool], offer)] for pool in needs}
 
 
 def fits(pool: Pool, offer: Offer) -> bool:
@@ -53,6 +102,7 @@ def fits(pool: Pool, offer: Offer) -> bool:
         offer.gpu == pool.gpu
         and pool.region in {None, offer.region}
         and not offer.spot
+        and offer.cluster is None
         and (pool.disk_gb is None or offer.disk_gb is None or offer.disk_gb >= pool.disk_gb)
         and (pool.max_usd_per_hour is None or offer.usd_per_hour <= pool.max_usd_per_hour)
         and offer.stock != 0
@@ -82,14 +132,7 @@ def _place_at(
     market: Mapping[str, Sequence[Offer]],
     in_use: frozenset[str],
 ) -> Placement:
-    needs = {pool: sum(node.pool == pool for node in nodes) for pool in desired.fleet.pools}
-    needs = {pool: count for pool, count in needs.items() if count}
-    fitting = {
-        pool: [offer for offer in market.get(pool, ()) if fits(desired.fleet.pools[pool], offer)] for pool in needs
-    }
-    if desired.fleet.network.rdma == "off":
-        taken = cheapest_match(needs, fitting)
-        return Placement(_hand_out(nodes, taken), _missing(desired, provider, needs, {"any region": taken}))
+    needs, fitting = _needs(desired, nodes, market)
     asked = frozenset(region for pool in needs if (region := desired.fleet.pools[pool].region))
     regions = in_use or asked or {offer.region for offers in fitting.values() for offer in offers}
     choices = {region: cheapest_match(needs, _within(desired, fitting, region)) for region in sorted(regions)}

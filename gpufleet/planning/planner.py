@@ -129,9 +129,10 @@ def _named(changes: Sequence[FieldChange]) -> str:
 
 def _hardware_changes(fleet: Fleet, node: ObservedNode) -> tuple[FieldChange, ...]:
     pool = fleet.pools[node.node.pool]
+    allowed = [use.use for use in fleet.providers_of(node.node.pool)]
     pairs = [
         ("gpu", str(node.gpu), str(pool.gpu)),
-        ("provider", node.provider, fleet.provider_of(node.node.pool).use),
+        ("provider", node.provider, node.provider if node.provider in allowed else allowed[0]),
         ("region", node.region, pool.region or node.region),
     ]
     return tuple(FieldChange(field, before, after) for field, before, after in pairs if before != after)
@@ -159,7 +160,7 @@ def _with_offer(fate: Action, offers: Mapping[NodeName, Offer]) -> list[Action]:
         return [fate]
     offer = offers.get(fate.node)
     if offer is not None:
-        return [replace(fate, offer=offer, usd_per_hour=offer.usd_per_hour)]
+        return [replace(fate, offer=offer, provider=offer.provider, usd_per_hour=offer.usd_per_hour)]
     if fate.kind is ActionKind.CREATE:
         return []
     return [replace(fate, kind=ActionKind.TERMINATE, reason=f"{fate.reason}; no offer replaces it")]

@@ -79,5 +79,9 @@ class ProtocolError(ProviderRefused):
     """The answer does not have the expected shape. A listing with this error counts as no listing."""
 
 
+class LimitReached(ProviderRefused):
+    """A limit of our own forbids the call; it was not made."""
+
+
 class Unsupported(ProviderRefused):
     """The provider cannot do this at all."""

@@ -271,6 +271,10 @@ class Budget(Strict):
     """What all nodes together may cost per hour."""
     max_usd_total: Usd | None = None
     """What the whole fleet may have cost, all rentals together."""
+    max_nodes: int | None = Field(default=None, ge=1)
+    """Rentals at the same time, those of unknown outcome and those that are ending included."""
+    max_creates_per_hour: int | None = Field(default=None, ge=1)
+    """Create calls within an hour; left out, five for each node of the file and at least 20."""
     ttl: Duration | None = None
     """Latest end of every rental, counted from its creation."""
 
@@ -282,6 +286,8 @@ class Fleet(Strict):
     """Names the service; part of every node's name at the provider."""
     provider: ProviderUse
     """Where nodes are rented: a name, or `use` with the provider's options."""
+    fallback_providers: tuple[ProviderUse, ...] = ()
+    """Where else, in this order, when `provider` has not all nodes; unless RDMA is off all nodes are at one of them."""
     model: Model = Model()
     """The model and the longest request."""
     versions: Versions = Versions()
@@ -314,5 +320,15 @@ class Fleet(Strict):
         return [NodeName(name, i) for name in self.pools_of(role) for i in range(self.pools[name].count)]
 
     def provider_of(self, pool: str) -> ProviderUse:
-        """Where a pool's nodes are rented."""
-        return self.pools[pool].provider or self.provider
+        """Where a pool's nodes are rented first of all."""
+        return self.providers_of(pool)[0]
+
+    def providers_of(self, pool: str) -> tuple[ProviderUse, ...]:
+        """Where a pool's nodes may be rented, in the order of preference."""
+        own = self.pools[pool].provider
+        return (own,) if own else (self.provider, *self.fallback_providers)
+
+    def uses(self) -> tuple[ProviderUse, ...]:
+        """Every provider section of the file."""
+        own = [pool.provider for pool in self.pools.values() if pool.provider]
+        return (self.provider, *self.fallback_providers, *own)
