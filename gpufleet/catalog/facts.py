@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
@@ -26,6 +27,8 @@ class Gpu:
     nvlink: bool
     compute_capability: Capability | None = None
     """None for AMD."""
+    memory_tb_s: Decimal | None = None
+    """Memory bandwidth of one GPU, decimal TB/s."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,9 @@ def read_table(name: str) -> Mapping[str, Any]:
 
 def _gpu(name: str, row: Mapping[str, Any]) -> Gpu:
     given = row.get("compute_capability")
-    return Gpu(**{**row, "name": name, "compute_capability": capability(given) if given else None})
+    speed = Decimal(str(row["memory_tb_s"])) if "memory_tb_s" in row else None
+    known = {"name": name, "compute_capability": capability(given) if given else None, "memory_tb_s": speed}
+    return Gpu(**{**row, **known})
 
 
 def _model(name: str, row: Mapping[str, Any]) -> ServedModel:

@@ -22,6 +22,8 @@ COMMANDS = {
     "init": Entry("init", "Write a commented fleet file to start from."),
     "validate": Entry("validate", "Check the fleet file, without network and without cost."),
     "schema": Entry("schema", "Print the JSON Schema of the fleet file."),
+    "providers": Entry("providers", "List providers and what they can do; show one; or try one, read-only."),
+    "offers": Entry("offers", "Compare what providers offer now, per node."),
     "plan": Entry("plan", "Show what up would do and cost."),
     "up": Entry("up", "Bring the fleet up, or bring it to what the file says."),
     "status": Entry("status", "Show nodes, routes, endpoint and bill."),

@@ -53,9 +53,10 @@ def make_plan(session: Session) -> Plan:
     from gpufleet.engine.lent import with_holders
     from gpufleet.engine.observe import plan_now
     from gpufleet.engine.refresh import refresh
+    from gpufleet.engine.standing import with_standing
 
     refresh(session)
-    return with_holders(session, plan_now(session))
+    return with_standing(session, with_holders(session, plan_now(session)))
 
 
 def up(session: Session, plan: Plan) -> FleetStatus:

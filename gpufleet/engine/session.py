@@ -21,7 +21,7 @@ from gpufleet.spec.problems import Problem
 if TYPE_CHECKING:
     from gpufleet.ledger.records import Rental
     from gpufleet.ledger.store import Store
-    from gpufleet.providers.base import Provider
+    from gpufleet.providers.base import Account, Provider
 
 
 def ignore(progress: Progress) -> None:
@@ -56,7 +56,7 @@ class Session:
     """Per pool what the last plan could choose from."""
     _turns: dict[str, threading.Semaphore] = field(default_factory=dict)
     _key_refs: dict[str, str] = field(default_factory=dict)
-    _accounts: dict[str, str] = field(default_factory=dict)
+    _accounts: dict[str, Account] = field(default_factory=dict)
     _providers: dict[str, Provider] = field(default_factory=dict)
     _options: dict[str, dict[str, object]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -155,13 +155,17 @@ class Session:
         Raises:
             LedgerConflict: these are the credentials of another account than the one that still owes.
         """
+        return self.whose(provider).account_id
+
+    def whose(self, provider: Provider) -> Account:
+        """The same with balance and limit, as they were when the run asked."""
         from gpufleet.engine.listing import read
 
         with self._lock:
             if provider.name not in self._accounts:
-                account = read(provider, provider.whoami, give_up=self.read_seconds).account_id
+                account = read(provider, provider.whoami, give_up=self.read_seconds)
                 options = self._options.get(provider.name, {})
-                self.store.bind_account(self.fleet.name, provider.name, account, options)
+                self.store.bind_account(self.fleet.name, provider.name, account.account_id, options)
                 self._accounts[provider.name] = account
             return self._accounts[provider.name]
 

@@ -77,6 +77,8 @@ class Plan:
     """Why the plan must not be carried out; each says what would help."""
     made_at: datetime
     """When its prices and stock were true."""
+    notes: tuple[str, ...] = ()
+    """What the user should know before the money is spent; no reason to stop."""
 
     @property
     def changes(self) -> bool:

@@ -59,6 +59,11 @@ def open_provider(use: ProviderUse, *, fleet_dir: Path, state_dir: Path) -> Prov
     return adapter.open(options, Place(use.use, fleet_dir, state_dir, file.rest, file.verified))
 
 
+def provider_names(fleet_dir: Path) -> list[str]:
+    """Every provider that a fleet in this folder may name."""
+    return shipped.names("providers", extra_dirs=[fleet_dir / "providers"])
+
+
 def load_provider_file(name: str, *, fleet_dir: Path) -> ProviderFile:
     """Read ``<name>.yaml``.
 

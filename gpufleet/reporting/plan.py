@@ -70,6 +70,8 @@ class Planned(Protocol):
     def seconds_to_ready(self) -> float: ...
     @property
     def problems(self) -> Sequence[str]: ...
+    @property
+    def notes(self) -> Sequence[str]: ...
 
 
 def plan_view(plan: Planned, drift: Sequence[Change] = ()) -> RenderableType:
@@ -83,6 +85,7 @@ def plan_view(plan: Planned, drift: Sequence[Change] = ()) -> RenderableType:
     parts += [text(line) for line in _changes(plan)]
     parts += [text(f"drift: {line}", WARN) for line in _drift(plan, drift)]
     parts += [text(""), text(totals(plan))]
+    parts += [text(f"note: {note}", DIM) for note in plan.notes]
     parts += [text(f"problem: {problem}", BAD) for problem in plan.problems]
     return Page(*parts)
 
