@@ -112,7 +112,7 @@ def _missing_secrets(file: ProviderFile, folder: Path) -> str | None:
             try:
                 SecretRef.parse(value).read(folder)
             except InvalidFleet as error:
-                return error.message
+                return f"set {value.removeprefix('env:')}" if value.startswith("env:") else error.message
     return None
 
 

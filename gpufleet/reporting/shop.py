@@ -14,8 +14,6 @@ from gpufleet.domain.shop import ProviderFacts, Verified
 from gpufleet.reporting.console import BAD, DIM, GOOD, WARN, Page, table, text
 from gpufleet.reporting.words import duration
 
-SORTS = ("price", "vram", "bandwidth", "$/GB")
-
 
 def providers_view(facts: Sequence[ProviderFacts]) -> RenderableType:
     """One line per provider, and what keeps it from being used."""
@@ -92,13 +90,20 @@ def verified_view(told: Verified) -> RenderableType:
 
 def sorted_offers(offers: Sequence[Offer], by: str) -> list[Offer]:
     """Best first; what is unknown comes last."""
-    keys = {
-        "price": lambda o: o.usd_per_hour,
-        "vram": lambda o: Decimal(-vram_gb(o)),
-        "bandwidth": lambda o: -(bandwidth_tb_s(o) or Decimal(0)),
-        "$/GB": lambda o: o.usd_per_hour / vram_gb(o) if vram_gb(o) else Decimal("Infinity"),
-    }
-    return sorted(offers, key=lambda o: (keys[by](o), o.usd_per_hour, o.provider, o.offer_id))
+    return sorted(offers, key=lambda o: (_worth(o, by), o.usd_per_hour, o.provider, o.offer_id))
+
+
+def _worth(offer: Offer, by: str) -> Decimal:
+    """Sorts the best first."""
+    match by:
+        case "vram":
+            return Decimal(-vram_gb(offer))
+        case "bandwidth":
+            return -(bandwidth_tb_s(offer) or Decimal(0))
+        case "$/GB":
+            return offer.usd_per_hour / vram_gb(offer) if vram_gb(offer) else Decimal("Infinity")
+        case _:
+            return offer.usd_per_hour
 
 
 def vram_gb(offer: Offer) -> int:

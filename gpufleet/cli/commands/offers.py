@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from gpufleet.cli.options import DebugOption, OutputFormat, OutputOption
+from gpufleet.domain.market import GpuShape
 from gpufleet.domain.shop import ProviderOffers
 from gpufleet.errors import ProviderRefused, UsageError
 
@@ -57,13 +58,14 @@ def command(
         typer.echo("nothing that fits is offered now", err=True)
 
 
-def _shape(text: str) -> object:
+def _shape(text: str) -> GpuShape | None:
     from gpufleet.spec.values import parse_shape
 
     if not text:
         return None
     try:
-        return parse_shape(text)
+        shape: GpuShape = parse_shape(text)
+        return shape
     except ValueError as error:
         raise UsageError(f"--gpu {text}: {error}", hint="--gpu B200:8") from None
 
