@@ -22,7 +22,7 @@ COMMANDS = {
     "init": Entry("init", "Write a commented fleet file to start from."),
     "validate": Entry("validate", "Check the fleet file, without network and without cost."),
     "schema": Entry("schema", "Print the JSON Schema of the fleet file."),
-    "providers": Entry("providers", "List providers and what they can do; show one; or try one, read-only."),
+    "providers": Entry("providers", "List providers; show one; try one, read-only."),
     "offers": Entry("offers", "Compare what providers offer now, per node."),
     "plan": Entry("plan", "Show what up would do and cost."),
     "up": Entry("up", "Bring the fleet up, or bring it to what the file says."),
@@ -32,6 +32,9 @@ COMMANDS = {
     "ssh": Entry("ssh", "Open a shell on a node."),
     "exec": Entry("exec", "Run a command on a node, a pool or all nodes."),
     "render": Entry("render", "Print what would run: a script, a launch command, haproxy.cfg."),
+    "reconcile": Entry("reconcile", "Compare what the providers have with what is recorded."),
+    "adopt": Entry("adopt", "Take over instances that are in no record here."),
+    "reap": Entry("reap", "End what has outlived its ttl, for every fleet of the ledger."),
     "down": Entry("down", "Remove everything the fleet rents, and print the bill."),
 }
 

@@ -6,8 +6,9 @@ Imports happen inside the functions: ``status`` must not wait for the SSH and HT
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from gpufleet.domain.nodes import NodeName
@@ -16,6 +17,8 @@ from gpufleet.engine.session import Session
 from gpufleet.errors import GpufleetError, InvalidFleet
 
 if TYPE_CHECKING:
+    from gpufleet.domain.audit import Audit
+    from gpufleet.engine.adopt import Adoption
     from gpufleet.planning.model import FieldChange, Plan
     from gpufleet.remote.machine import Completed
     from gpufleet.routing.client import Answer
@@ -83,6 +86,36 @@ def down(session: Session) -> Bill:
 
     with _run(session, "down"):
         return take_down(session)
+
+
+def audit(session: Session, providers: Sequence[str] = ()) -> Audit:
+    """What the providers have against the ledger. See `gpufleet.engine.reconcile`."""
+    from gpufleet.engine import reconcile
+
+    return reconcile.audit(session, providers)
+
+
+def end_orphans(session: Session, found: Audit, *, owners: Sequence[str] = ()) -> None:
+    """End what no record of ours knows. See `gpufleet.engine.reconcile.end_orphans`."""
+    from gpufleet.engine import reconcile
+
+    with _run(session, "reconcile"):
+        reconcile.end_orphans(session, found, owners=owners)
+
+
+def adoptions(session: Session, provider: str, named: Mapping[NodeName, str], rate: Decimal | None) -> list[Adoption]:
+    """What can be taken over. See `gpufleet.engine.adopt.find`."""
+    from gpufleet.engine import adopt
+
+    return adopt.find(session, session.provider_named(provider), named=named, rate=rate)
+
+
+def adopt(session: Session, provider: str, chosen: Sequence[Adoption]) -> None:
+    """Take over. See `gpufleet.engine.adopt.take_over`."""
+    from gpufleet.engine.adopt import take_over
+
+    with _run(session, "adopt"):
+        take_over(session, session.provider_named(provider), chosen)
 
 
 def status(session: Session, *, live: bool = True) -> FleetStatus:

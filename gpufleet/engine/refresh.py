@@ -46,7 +46,7 @@ def strangers(session: Session, listings: Mapping[str, Listing]) -> list[Instanc
 def told(instances: Iterable[Instance]) -> str:
     """What `strangers` found, for people."""
     names = ", ".join(f"{i.provider} {i.instance_id} ({i.name})" for i in instances)
-    return f"in no record of this machine, but under this fleet's name: {names}; look at the provider's console"
+    return f"in no record of this machine, but under this fleet's name: {names}; see: gpufleet reconcile"
 
 
 def _absent(rental: Rental) -> Instance:

@@ -25,7 +25,7 @@ class Intents(Journal):
         Raises:
             LedgerConflict: the key was used before.
         """
-        row = {**_columns(intent), "state": IntentState.PREPARED, "opened_at": self._now()}
+        row = {**intent_columns(intent), "state": IntentState.PREPARED, "opened_at": self._now()}
         with self._db.write() as connection:
             if find_intent(connection, intent.key) is not None:
                 raise LedgerConflict(f"the key {intent.key} was used before; every attempt needs a new one")
@@ -122,7 +122,8 @@ def _has_rental(connection: Connection, key: str) -> bool:
     return connection.execute(select(RENTALS.c.rental_id).where(RENTALS.c.key == key)).first() is not None
 
 
-def _columns(intent: Intent) -> dict[str, Any]:
+def intent_columns(intent: Intent) -> dict[str, Any]:
+    """The part of a row that says what is asked for."""
     return {field.name: getattr(intent, field.name) for field in fields(intent)}
 
 

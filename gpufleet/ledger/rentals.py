@@ -15,10 +15,10 @@ from gpufleet.domain.nodes import NodeName
 from gpufleet.domain.status import Serving
 from gpufleet.ledger.columns import is_money
 from gpufleet.ledger.errors import LedgerConflict
-from gpufleet.ledger.intents import known_intent
+from gpufleet.ledger.intents import find_intent, intent_columns, known_intent
 from gpufleet.ledger.obligations import INSTANCE, Obligations, open_one
-from gpufleet.ledger.records import HAS_RENTAL, IntentRecord, IntentState, ObligationState, Rate, Rental
-from gpufleet.ledger.schema import OBLIGATIONS, RENTALS
+from gpufleet.ledger.records import HAS_RENTAL, Intent, IntentRecord, IntentState, ObligationState, Rate, Rental
+from gpufleet.ledger.schema import INTENTS, OBLIGATIONS, RENTALS
 
 
 class Rentals(Obligations):
@@ -35,21 +35,37 @@ class Rentals(Obligations):
             LedgerConflict: no such intent, or another key holds the instance.
         """
         with self._db.write() as connection:
-            record = known_intent(connection, key)
-            known = _last(connection, instance.provider, instance.instance_id)
-            if known is not None and known.key == key:
-                return self._update(connection, known, instance)
-            if known is not None and known.live:
-                raise LedgerConflict(f"{instance.provider} {instance.instance_id} belongs to {known.key}, not to {key}")
-            node = _node_of(connection, record, instance)
-            duplicate = _any_for(connection, key, node)
-            row = {**self._first_row(record, instance), "node": node, "duplicate": duplicate}
-            created = connection.execute(insert(RENTALS).values(row).returning(RENTALS.c.rental_id))
-            rental = _by_id(connection, created.scalar_one())
-            self._hold(connection, rental)
-            self._hold_extras(connection, rental, instance)
-            self._settle_with_rental(connection, record)
-            return rental
+            return self._record(connection, key, instance)
+
+    def adopt(self, intent: Intent, instance: Instance) -> Rental:
+        """Store an instance that no create call of this ledger made: the call is written down as found, in one go.
+
+        Raises:
+            LedgerConflict: another key holds the instance.
+        """
+        with self._db.write() as connection:
+            if find_intent(connection, intent.key) is None:
+                row = {**intent_columns(intent), "state": IntentState.AMBIGUOUS, "opened_at": self._now()}
+                connection.execute(insert(INTENTS).values(row))
+                self._log(connection, intent.fleet, intent.node, "adopted", {"instance": instance.instance_id})
+            return self._record(connection, intent.key, instance)
+
+    def _record(self, connection: Connection, key: str, instance: Instance) -> Rental:
+        record = known_intent(connection, key)
+        known = _last(connection, instance.provider, instance.instance_id)
+        if known is not None and known.key == key:
+            return self._update(connection, known, instance)
+        if known is not None and known.live:
+            raise LedgerConflict(f"{instance.provider} {instance.instance_id} belongs to {known.key}, not to {key}")
+        node = _node_of(connection, record, instance)
+        duplicate = _any_for(connection, key, node)
+        row = {**self._first_row(record, instance), "node": node, "duplicate": duplicate}
+        created = connection.execute(insert(RENTALS).values(row).returning(RENTALS.c.rental_id))
+        rental = _by_id(connection, created.scalar_one())
+        self._hold(connection, rental)
+        self._hold_extras(connection, rental, instance)
+        self._settle_with_rental(connection, record)
+        return rental
 
     def record_cluster(self, key: str, provider: str, cluster_id: str) -> None:
         """Store what a cluster's create call made, settle its intent and open its obligation, in one transaction.

@@ -50,6 +50,29 @@ def ensure_keypair(directory: Path) -> KeyPair:
         ) from error
 
 
+def import_keypair(directory: Path, private_file: Path) -> KeyPair:
+    """Make a private key the directory's own; the file stays where it is.
+
+    Raises:
+        GpufleetError: it cannot be read, is no ed25519 key, or another key is in use there.
+    """
+    try:
+        content = private_file.expanduser().read_bytes()
+        _public_text(content)
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise GpufleetError(f"the SSH key cannot be read: {error.strerror}", where=str(private_file)) from error
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise GpufleetError(
+            "this file is not an ed25519 private key without a passphrase", where=str(private_file)
+        ) from error
+    path = directory / _FILE_NAME
+    _write_once(path, content)
+    if path.read_bytes() != content:
+        raise GpufleetError("the fleet has another SSH key already", where=str(path), hint=f"move {path} away first")
+    return ensure_keypair(directory)
+
+
 def _new_private_key() -> bytes:
     return Ed25519PrivateKey.generate().private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()

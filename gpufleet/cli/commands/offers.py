@@ -65,9 +65,9 @@ def _shape(text: str) -> GpuShape | None:
         return None
     try:
         shape: GpuShape = parse_shape(text)
-        return shape
     except ValueError as error:
         raise UsageError(f"--gpu {text}: {error}", hint="--gpu B200:8") from None
+    return shape
 
 
 def _tell_failures(answers: list[ProviderOffers]) -> None:

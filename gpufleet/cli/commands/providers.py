@@ -16,7 +16,7 @@ _DOING = ("show", "verify")
 def command(
     words: WordsArgument = None, *, output: OutputOption = OutputFormat.TEXT, _debug: DebugOption = False
 ) -> None:
-    """List providers and what they can do; show one; or try one, read-only.
+    """List providers; show one; try one, read-only.
 
     verify asks a provider whose account the key belongs to, what it offers and what runs there. It rents nothing.
     """
