@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
-from gpufleet.domain.market import Instance, Offer
+from gpufleet.domain.market import Instance, Offer, Runtime
 from gpufleet.domain.money import usd_per_hour
 from gpufleet.domain.nodes import NodeName
 from gpufleet.engine.admission import admitted
@@ -38,6 +38,7 @@ from gpufleet.providers.errors import (
     RateLimited,
     Unsupported,
 )
+from gpufleet.serving.images import role_image
 
 REFUSALS = (
     RateLimited,
@@ -243,7 +244,13 @@ def _request(session: Session, wanted: Wanted, offer: Offer, *, limit: Decimal, 
         disk_gb=wanted.disk_gb,
         deadline_at=wanted.deadline_at,
         ssh_key_ref=key_ref,
+        image=_image(session, wanted.node) if offer.runtime is Runtime.INSIDE else None,
     )
+
+
+def _image(session: Session, node: NodeName) -> str:
+    """What a rental that is itself a container is started from."""
+    return role_image(session.fleet, session.fleet.role_of(node.pool)).base
 
 
 def _intent(session: Session, provider: Provider, request: CreateRequest) -> Intent:
