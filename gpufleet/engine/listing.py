@@ -51,6 +51,7 @@ class Listing:
         self._give_up = give_up
         self._lock = threading.Lock()
         self._inventory: Inventory | None = None
+        self._by_id: tuple[Inventory, dict[str, Instance]] | None = None
         self._read_at = 0.0
 
     def inventory(self, *, fresh: bool = False) -> Inventory:
@@ -65,9 +66,11 @@ class Listing:
 
     def instance(self, instance_id: str) -> Instance | None:
         """One instance; None only when the complete listing lacks it *and* a read by id says it does not exist."""
-        for instance in self.inventory().instances:
-            if instance.instance_id == instance_id:
-                return instance
+        inventory = self.inventory()
+        if self._by_id is None or self._by_id[0] is not inventory:
+            self._by_id = inventory, {i.instance_id: i for i in inventory.instances}
+        if (found := self._by_id[1].get(instance_id)) is not None:
+            return found
         try:
             return read(self._provider, lambda: self._provider.get(instance_id), give_up=self._give_up)
         except InstanceNotFound:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gpufleet.domain.market import Instance, InstanceState
 from gpufleet.engine.keys import is_ours
@@ -27,13 +27,17 @@ def refresh_one(session: Session, provider: Provider) -> Listing:
     """The same for one provider."""
     listing = Listing(provider, give_up=session.read_seconds)
     session.account(provider)
-    for rental in session.store.rentals(session.fleet.name):
-        if rental.provider != provider.name:
-            continue
+    mine = [r for r in session.store.rentals(session.fleet.name) if r.provider == provider.name]
+    session.store.update_rentals(_seen(session, provider, listing, mine))
+    return listing
+
+
+def _seen(session: Session, provider: Provider, listing: Listing, rentals: Sequence[Rental]) -> Iterator[Instance]:
+    """How each rental is now; one that is too fresh to be shown is left as it was."""
+    for rental in rentals:
         instance = listing.instance(rental.instance_id)
         if instance is not None or not settling(session, provider, rental):
-            session.store.update_rental(instance or _absent(rental))
-    return listing
+            yield instance or _absent(rental)
 
 
 def strangers(session: Session, listings: Mapping[str, Listing]) -> list[Instance]:

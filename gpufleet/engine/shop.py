@@ -125,7 +125,8 @@ def _abilities(provider: Provider) -> dict[str, str]:
         "dead-man": caps.server_expiry,
         "price guard": caps.price_guard,
         "spot": caps.spot,
-        "clusters": caps.clusters,
+        # The API is described; `up` does not rent by it yet.
+        "clusters": "not yet" if caps.clusters else "no",
         "runtime": caps.runtime.value,
         "login": caps.login.value,
         "volumes and keys listed": isinstance(provider, HasExtras),

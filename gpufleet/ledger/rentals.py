@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -107,6 +107,18 @@ class Rentals(Obligations):
         """
         with self._db.write() as connection:
             return self._update(connection, _known(connection, instance.provider, instance.instance_id), instance)
+
+    def update_rentals(self, instances: Iterable[Instance]) -> None:
+        """`update_rental` for many, in one transaction; what says nothing new is not written.
+
+        Raises:
+            LedgerConflict: one was never recorded.
+        """
+        known = {(r.provider, r.instance_id): r for r in self.rentals()}
+        if news := [i for i in instances if _is_news(known.get((i.provider, i.instance_id)), i)]:
+            with self._db.write() as connection:
+                for instance in news:
+                    self._update(connection, _known(connection, instance.provider, instance.instance_id), instance)
 
     def pin_host_key(self, provider: str, instance_id: str, host_key: str) -> None:
         """Trust this SSH host key for the life of the rental.
@@ -296,6 +308,27 @@ def _reported(instance: Instance) -> dict[str, Any]:
         "cluster_id": instance.cluster_id,
         "rank": instance.rank,
     }
+
+
+def _is_news(rental: Rental | None, instance: Instance) -> bool:
+    """Whether an instance's report says anything that is not in the record."""
+    if rental is None or instance.extras or instance.ended_at is not None:
+        return True
+    told = {name: value for name, value in _reported(instance).items() if value is not None and name != "ssh"}
+    rate, started = _rate(instance), _aware(instance.created_at)
+    return (
+        any(getattr(rental, name) != value for name, value in told.items())
+        or (rate is not None and rate != rental.usd_per_hour)
+        or (started is not None and started != rental.started_at)
+        or _is_new_login(rental.ssh, instance.ssh)
+    )
+
+
+def _is_new_login(known: SshEndpoint | None, told: SshEndpoint | None) -> bool:
+    """A pinned host key stays; everything else of an address may change."""
+    if told is None or known is None:
+        return told is not None
+    return replace(told, host_key=known.host_key or told.host_key) != known
 
 
 def _rate(instance: Instance) -> Decimal | None:
