@@ -51,6 +51,7 @@ class Plan:
     usd_per_hour_after: Decimal = Decimal("83.00")
     seconds_to_ready: float = 9_600.0
     problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def offer(provider: str = "mock", region: str = "eu-north-1") -> Offer:
