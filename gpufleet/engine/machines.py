@@ -89,6 +89,8 @@ class Machines:
             raise
         if endpoint.host_key is None:
             self._session.store.pin_host_key(rental.provider, rental.instance_id, machine.host_key)
+        if endpoint.jump is not None and endpoint.jump.host_key is None and machine.jump_host_key:
+            self._session.store.pin_jump_key(rental.provider, rental.instance_id, machine.jump_host_key)
         with self._lock:
             kept = self._open.setdefault(rental.node, machine)
         if kept is not machine:

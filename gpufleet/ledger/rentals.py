@@ -133,6 +133,22 @@ class Rentals(Obligations):
                 raise LedgerConflict(f"{rental.node} has another host key pinned", where=f"{provider} {instance_id}")
             _change(connection, rental, host_key=host_key)
 
+    def pin_jump_key(self, provider: str, instance_id: str, host_key: str) -> None:
+        """Trust this key of the host that the rental is reached through, for the life of the rental.
+
+        Raises:
+            LedgerConflict: another key is pinned, or it is reached directly.
+        """
+        with self._db.write() as connection:
+            rental = _known(connection, provider, instance_id)
+            jump = rental.ssh.jump if rental.ssh else None
+            if jump is None or jump.host_key not in {None, host_key}:
+                raise LedgerConflict(
+                    f"{rental.node} is reached through another host", where=f"{provider} {instance_id}"
+                )
+            assert rental.ssh is not None
+            _change(connection, rental, ssh=_told_endpoint(replace(rental.ssh, jump=replace(jump, host_key=host_key))))
+
     def set_serving(
         self,
         provider: str,
@@ -256,6 +272,8 @@ class Rentals(Obligations):
     def _update(self, connection: Connection, rental: Rental, instance: Instance) -> Rental:
         values = {name: value for name, value in _reported(instance).items() if value is not None}
         values |= self._new_terms(rental, instance)
+        if "ssh" in values and instance.ssh is not None:
+            values["ssh"] = _told_endpoint(_with_pinned_jump(instance.ssh, rental.ssh))
         if instance.ssh is not None and instance.ssh.host_key is not None and _pinned(connection, rental) is None:
             values["host_key"] = instance.ssh.host_key
         if not rental.live and instance.state.may_bill and _aware(instance.ended_at) is None:
@@ -294,13 +312,9 @@ class Rentals(Obligations):
 
 def _reported(instance: Instance) -> dict[str, Any]:
     """Columns that a provider's report fills. None means that it did not say."""
-    ssh = None
-    if instance.ssh is not None:
-        ssh = asdict(instance.ssh)
-        del ssh["host_key"]
     return {
         "state": instance.state,
-        "ssh": ssh,
+        "ssh": None if instance.ssh is None else _told_endpoint(instance.ssh),
         "private_ip": instance.private_ip,
         "host_id": instance.host_id,
         "meter_stopped_at": _aware(instance.ended_at),
@@ -328,7 +342,7 @@ def _is_new_login(known: SshEndpoint | None, told: SshEndpoint | None) -> bool:
     """A pinned host key stays; everything else of an address may change."""
     if told is None or known is None:
         return told is not None
-    return replace(told, host_key=known.host_key or told.host_key) != known
+    return replace(_with_pinned_jump(told, known), host_key=known.host_key or told.host_key) != known
 
 
 def _rate(instance: Instance) -> Decimal | None:
@@ -382,6 +396,21 @@ def _by_id(connection: Connection, rental_id: int) -> Rental:
 def _change(connection: Connection, rental: Rental, **values: object) -> Rental:
     connection.execute(update(RENTALS).where(RENTALS.c.rental_id == rental.rental_id).values(**values))
     return _by_id(connection, rental.rental_id)
+
+
+def _told_endpoint(ssh: SshEndpoint) -> dict[str, Any]:
+    """As it is kept: the host's own key stands in a column of its own."""
+    told = asdict(ssh)
+    del told["host_key"]
+    return told
+
+
+def _with_pinned_jump(told: SshEndpoint, known: SshEndpoint | None) -> SshEndpoint:
+    """The same way through the same host keeps the key that was pinned for it."""
+    before = known.jump if known else None
+    if told.jump is None or before is None or told.jump.host_key or told.jump.host != before.host:
+        return told
+    return replace(told, jump=replace(told.jump, host_key=before.host_key))
 
 
 def _endpoint(told: Mapping[str, Any], host_key: str | None) -> SshEndpoint:

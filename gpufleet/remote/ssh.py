@@ -41,13 +41,24 @@ _KEY_TYPES_OF = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
 class SshMachine:
     """A `gpufleet.remote.machine.Machine` over SSH; made by `connect`."""
 
-    def __init__(self, transport: paramiko.Transport, endpoint: SshEndpoint, name: str, host_key: str) -> None:
+    def __init__(
+        self,
+        transport: paramiko.Transport,
+        endpoint: SshEndpoint,
+        name: str,
+        host_key: str,
+        *,
+        through: SshMachine | None = None,
+    ) -> None:
         self._transport = transport
+        self._through = through
         self._endpoint = endpoint
         self._name = name
         self._slots = threading.BoundedSemaphore(_MAX_CHANNELS)
         self.host_key = host_key
         """What the host showed, ``ssh-ed25519 AAAA...``: to be pinned by whoever connected without a pin."""
+        self.jump_host_key = through.host_key if through else None
+        """The same of the host that the connection goes through."""
 
     @property
     def name(self) -> str:
@@ -88,6 +99,19 @@ class SshMachine:
 
     def close(self) -> None:
         self._transport.close()
+        if self._through is not None:
+            self._through.close()
+
+    def tunnel(self, host: str, port: int, timeout: float) -> paramiko.Channel:
+        """A connection from this machine on to another one.
+
+        Raises:
+            ConnectionLost: it cannot be made.
+        """
+        try:
+            return self._transport.open_channel("direct-tcpip", (host, port), ("127.0.0.1", 0), timeout=timeout)
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            raise self._lost(f"no way on to {host}:{port}: {_reason(error)}") from error
 
     def __str__(self) -> str:
         return f"{self._endpoint.user}@{self._endpoint.host}:{self._endpoint.port}"
@@ -129,6 +153,7 @@ def connect(
     """Log in with this key and nothing else: no agent, no ``~/.ssh``, no password.
 
     Args:
+        endpoint: where it names a jump host, that one is logged in to first, with the same key and a pin of its own.
         pinned_host_key: ``ssh-ed25519 AAAA...`` seen before; falls back to the endpoint's own. Without either the
             first key is trusted, and `SshMachine.host_key` is what to pin.
         timeout: seconds for each of: TCP connect, key exchange, login.
@@ -142,8 +167,29 @@ def connect(
     where = f"{endpoint.user}@{endpoint.host}:{endpoint.port}"
     pinned = pinned_host_key or endpoint.host_key
     key = _private_key(private_key_file)
+    through = None
+    if endpoint.jump is not None:
+        through = connect(endpoint.jump, name=f"{name}'s jump host", private_key_file=private_key_file, timeout=timeout)
     try:
-        transport = _start(endpoint, pinned, timeout)
+        return _connect(endpoint, name, where, key, pinned=pinned, through=through, timeout=timeout)
+    except BaseException:
+        if through is not None:
+            through.close()
+        raise
+
+
+def _connect(
+    endpoint: SshEndpoint,
+    name: str,
+    where: str,
+    key: paramiko.PKey,
+    *,
+    pinned: str | None,
+    through: SshMachine | None,
+    timeout: float,
+) -> SshMachine:
+    try:
+        transport = _start(_socket(endpoint, through, timeout), pinned, timeout)
     except paramiko.ssh_exception.IncompatiblePeer as error:
         raise _changed(name, where, "a key of another type") if pinned else _no_ssh(name, where, error) from error
     except (paramiko.SSHException, OSError, EOFError) as error:
@@ -155,7 +201,7 @@ def connect(
         transport.close()
         raise
     transport.set_keepalive(KEEPALIVE_SECONDS)
-    return SshMachine(transport, endpoint, name, shown)
+    return SshMachine(transport, endpoint, name, shown, through=through)
 
 
 def wait_for_ssh(
@@ -206,12 +252,19 @@ def wait_for_ssh(
         ) from error
 
 
-def _start(endpoint: SshEndpoint, pinned: str | None, timeout: float) -> paramiko.Transport:
-    """TCP and key exchange."""
+def _socket(endpoint: SshEndpoint, through: SshMachine | None, timeout: float) -> socket.socket | paramiko.Channel:
+    """TCP, or a channel of another connection."""
+    if through is not None:
+        return through.tunnel(endpoint.host, endpoint.port, timeout)
     sock = socket.create_connection((endpoint.host, endpoint.port), timeout)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_PEER_MILLISECONDS)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+def _start(sock: socket.socket | paramiko.Channel, pinned: str | None, timeout: float) -> paramiko.Transport:
+    """Key exchange."""
     transport = paramiko.Transport(sock)
     transport.banner_timeout = transport.auth_timeout = transport.handshake_timeout = timeout
     options = transport.get_security_options()

@@ -8,6 +8,7 @@ import pytest
 
 from gpufleet.domain.market import Extra, ExtraKind, Runtime, SshEndpoint
 from gpufleet.domain.nodes import NodeName
+from gpufleet.ledger.errors import LedgerConflict
 from gpufleet.ledger.records import IntentKind, IntentState, Obligation, ObligationState
 from gpufleet.ledger.store import Store
 from tests.ledger.builders import instance, intent, rent
@@ -108,6 +109,19 @@ def test_a_rental_is_of_the_runtime_that_was_asked_for(store: Store) -> None:
 def test_a_jump_host_is_kept(store: Store) -> None:
     ssh = SshEndpoint("10.0.0.2", host_key="ssh-ed25519 A", jump=SshEndpoint("203.0.113.9", user="root"))
     assert rent(store, ssh=ssh).ssh == ssh
+
+
+def test_the_key_of_a_jump_host_is_pinned_for_the_life_of_the_rental(store: Store) -> None:
+    ssh = SshEndpoint("10.0.0.2", jump=SshEndpoint("203.0.113.9"))
+    rent(store, ssh=ssh)
+    store.pin_jump_key("mock", "i-0", "ssh-ed25519 J")
+    store.update_rental(instance(ssh=ssh, private_ip="10.0.0.3"))
+    store.update_rentals([instance(ssh=ssh)])
+    (rental,) = store.rentals("f")
+    assert rental.ssh is not None
+    assert rental.ssh.jump == SshEndpoint("203.0.113.9", host_key="ssh-ed25519 J")
+    with pytest.raises(LedgerConflict):
+        store.pin_jump_key("mock", "i-0", "ssh-ed25519 K")
 
 
 def test_an_account_wide_thing_is_held_until_it_is_let_go(store: Store) -> None:
