@@ -18,6 +18,7 @@ from gpufleet.domain.market import WORKDIR, InstanceState, Offer
 from gpufleet.domain.money import usd_per_hour
 from gpufleet.domain.nodes import NodeName
 from gpufleet.domain.status import Serving
+from gpufleet.engine.clusters import WantedCluster, rent_cluster
 from gpufleet.engine.hosts import LOGIN_SECONDS, take_host
 from gpufleet.engine.jobs import NodeJobs
 from gpufleet.engine.lent import is_lent
@@ -83,13 +84,33 @@ class Acquirer:
             except NodeFailed as bad:
                 if not fresh and held is not None and held.serving in {Serving.READY, Serving.SICK}:
                     raise
-                last_try = attempt == _TRIES - 1
+                last_try = attempt == _TRIES - 1 or rental.cluster_id is not None
                 self._give_up(rental, bad, watch, last_try=last_try)
                 if last_try:
                     raise
                 remaining = self._without(remaining, rental)
                 rental, last = None, bad
         raise AssertionError("unreachable")
+
+    def rent_cluster(self, nodes: Sequence[NodeName], offer: Offer) -> dict[NodeName, Rental]:
+        """Rent nodes as one cluster. See `gpufleet.engine.clusters.rent_cluster`."""
+        fleet = self.session.fleet
+        ttl = fleet.budget.ttl
+        pools = [fleet.pools[node.pool] for node in nodes]
+        limits = [pool.max_usd_per_hour for pool in pools if pool.max_usd_per_hour is not None]
+        disks = [
+            p.disk_gb or needs(fleet.model.id, fleet.role_of(n.pool)).disk_gb for n, p in zip(nodes, pools, strict=True)
+        ]
+        wanted = WantedCluster(
+            nodes=tuple(nodes),
+            offer=offer,
+            max_usd_per_hour=min(limits, default=offer.usd_per_hour),
+            disk_gb=max(disks),
+            deadline_at=now() + ttl if ttl else None,
+            ssh_public_key=self.machines.keys.public_text,
+        )
+        provider = self.session.provider_named(offer.provider)
+        return rent_cluster(self.session, provider, self.listings[offer.provider], wanted)
 
     def run(self, rental: Rental, job: CompiledJob, watch: NodeWatch) -> None:
         """Run one job on a node to its end, over as many connections as it takes.

@@ -39,6 +39,11 @@ class Target:
     """False: it serves already and is left alone."""
 
 
+def cluster_task(target: Target) -> str:
+    """The task that rents the cluster of a node; of none, the name of no task."""
+    return f"cluster {target.offers[0].offer_id}" if target.offers else "no cluster"
+
+
 @dataclass
 class BringUp:
     """The task graph of one ``up``."""
@@ -50,6 +55,8 @@ class BringUp:
     rentals: dict[NodeName, Rental] = field(default_factory=dict)
     """Checked nodes so far."""
     graph: TaskGraph = field(default_factory=TaskGraph)
+    in_clusters: dict[NodeName, Rental] = field(default_factory=dict)
+    """Members of clusters that this run has rented."""
     _done: set[str] = field(default_factory=set)
 
     def run(self) -> dict[str, BaseException]:
@@ -59,6 +66,7 @@ class BringUp:
             Interrupted: jobs that run on nodes go on there; the next run joins them.
         """
         self.rentals |= {t.node: t.held for t in self.targets.values() if not t.work and t.held}
+        self._add_clusters()
         for target in self.targets.values():
             if target.work:
                 self._add_node(target)
@@ -84,7 +92,7 @@ class BringUp:
     def _add_node(self, target: Target) -> None:
         node = target.node
         role = self.session.fleet.role_of(node.pool)
-        self._task(f"acquire {node}", node, lambda: self._acquire(target))
+        self._task(f"acquire {node}", node, lambda: self._acquire(target), [cluster_task(target)])
         self._job(f"image {node}", node, "image", lambda: self.jobs(node).image(), [f"acquire {node}"])
         if role is Role.DECODE:
             weights = self._add_decode_weights(node)
@@ -95,7 +103,22 @@ class BringUp:
 
     def _acquire(self, target: Target) -> None:
         watch = self.watches[target.node]
-        self.rentals[target.node] = self.acquirer.acquire(target.node, target.held, target.offers, watch)
+        held = self.in_clusters.get(target.node, target.held)
+        self.rentals[target.node] = self.acquirer.acquire(target.node, held, target.offers, watch)
+
+    def _add_clusters(self) -> None:
+        """Nodes that are rented as a whole: one task each, before any of them is acquired."""
+        groups: dict[str, list[Target]] = {}
+        for target in self.targets.values():
+            if target.work and target.held is None and target.offers and target.offers[0].cluster:
+                groups.setdefault(target.offers[0].offer_id, []).append(target)
+        for members in groups.values():
+            self._task(cluster_task(members[0]), members[0].node, lambda members=members: self._rent_cluster(members))  # type: ignore[misc]
+
+    def _rent_cluster(self, members: Sequence[Target]) -> None:
+        for member in members:
+            self.watches[member.node].phase("rent", message=f"as one of {len(members)} of a cluster")
+        self.in_clusters |= self.acquirer.rent_cluster([m.node for m in members], members[0].offers[0])
 
     def _fetch(self, node: NodeName) -> CompiledJob:
         token = self.session.fleet.model.hf_token

@@ -45,7 +45,7 @@ def due(obligation: Obligation, open_ones: Iterable[Obligation]) -> bool:
     if obligation.kind in _LAST:
         return not any(o.kind in {INSTANCE, ExtraKind.CLUSTER} for o in others)
     if obligation.kind == ExtraKind.VOLUME:
-        return not any(o.kind == INSTANCE and o.ref == obligation.parent for o in others)
+        return not any(o.kind in {INSTANCE, ExtraKind.CLUSTER} and o.ref == obligation.parent for o in others)
     return True
 
 

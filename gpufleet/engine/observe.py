@@ -79,6 +79,7 @@ def _node(rental: Rental, *, ending: bool, sick: bool) -> ObservedNode:
         key=rental.key,
         duplicate=rental.duplicate,
         ending=ending,
+        cluster_id=rental.cluster_id,
     )
 
 

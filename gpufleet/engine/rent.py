@@ -16,9 +16,11 @@ from gpufleet.domain.market import Instance, Offer, Runtime
 from gpufleet.domain.money import usd_per_hour
 from gpufleet.domain.nodes import NodeName
 from gpufleet.engine.admission import admitted
+from gpufleet.engine.clusters import clear_up_cluster
 from gpufleet.engine.keys import new_key
 from gpufleet.engine.listing import Listing, read
 from gpufleet.engine.quotes import still_offered
+from gpufleet.engine.refusals import REFUSALS
 from gpufleet.engine.release import ask_end, decide_end
 from gpufleet.engine.session import Session
 from gpufleet.engine.settling import window_left
@@ -27,30 +29,14 @@ from gpufleet.ledger.records import Intent, IntentRecord, IntentState, Rental
 from gpufleet.providers.base import CreateRequest, Ownership, Provider
 from gpufleet.providers.errors import (
     AmbiguousOutcome,
-    AuthError,
     CapacityError,
     InstanceNotFound,
-    InvalidRequest,
     NotSent,
-    PaymentError,
     PriceChanged,
-    QuotaError,
     RateLimited,
-    Unsupported,
 )
 from gpufleet.serving.images import role_image
 
-REFUSALS = (
-    RateLimited,
-    CapacityError,
-    QuotaError,
-    PriceChanged,
-    InvalidRequest,
-    AuthError,
-    PaymentError,
-    Unsupported,
-)
-"""Answers after which surely nothing was created."""
 _SENDS_PER_OFFER = 4
 """Creates that were surely refused before processing (429, connection refused) are asked again, with a new key."""
 _LEAST_LOOKUPS = 3
@@ -213,6 +199,9 @@ def look_up(
 def clear_up(session: Session, provider: Provider, listing: Listing, intent: IntentRecord) -> Rental | None:
     """Settle an intent that an earlier run left open."""
     key = intent.intent.key
+    if intent.intent.members:
+        clear_up_cluster(session, provider, intent)
+        return None
     if intent.state is IntentState.PREPARED:
         session.store.settle_intent(key, IntentState.NOT_SENT, error="the run ended before the call was sent")
         return None

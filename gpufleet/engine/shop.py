@@ -125,8 +125,7 @@ def _abilities(provider: Provider) -> dict[str, str]:
         "dead-man": caps.server_expiry,
         "price guard": caps.price_guard,
         "spot": caps.spot,
-        # The API is described; `up` does not rent by it yet.
-        "clusters": "not yet" if caps.clusters else "no",
+        "clusters": caps.clusters,
         "runtime": caps.runtime.value,
         "login": caps.login.value,
         "volumes and keys listed": isinstance(provider, HasExtras),

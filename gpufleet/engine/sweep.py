@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
+from gpufleet.engine.clusters import go_on_with_clusters
 from gpufleet.engine.listing import Listing
 from gpufleet.engine.refresh import refresh, refresh_one
 from gpufleet.engine.rent import clear_up
 from gpufleet.engine.session import Session
-from gpufleet.errors import GpufleetError, Interrupted
+from gpufleet.errors import GpufleetError, Interrupted, NodeFailed
 from gpufleet.providers.base import Provider
 
 _PARALLEL = 16
@@ -56,6 +57,11 @@ def _settle(session: Session, provider: Provider, listing: Listing) -> None:
         with ThreadPoolExecutor(max_workers=min(_PARALLEL, len(mine))) as pool:
             list(pool.map(lambda intent: clear_up(session, provider, listing, intent), mine))
     _take_in(session, provider, listing)
+    try:
+        go_on_with_clusters(session, provider, listing)
+    except NodeFailed as failure:
+        # Its end is decided; what it was to be is planned anew.
+        session.store.log_event(session.fleet.name, None, "bad-cluster", {"why": failure.message})
 
 
 def _take_in(session: Session, provider: Provider, listing: Listing) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, insert, select, update
 
-from gpufleet.domain.market import ExtraKind, Instance, SshEndpoint
+from gpufleet.domain.market import Extra, ExtraKind, Instance, SshEndpoint
 from gpufleet.domain.nodes import NodeName
 from gpufleet.domain.status import Serving
 from gpufleet.ledger.columns import is_money
@@ -190,6 +190,27 @@ class Rentals(Obligations):
         """One rental, live or not."""
         with self._db.read() as connection:
             return _last(connection, provider, instance_id)
+
+    def hold_extras(self, provider: str, parent: str, extras: Iterable[Extra], *, fleet: str) -> None:
+        """Owe what came with a cluster for as long as that is owed."""
+        if not (wanted := list(extras)):
+            return
+        with self._db.write() as connection:
+            owner = open_one(connection, provider, ExtraKind.CLUSTER, parent)
+            state = owner.state if owner else ObligationState.ENDING
+            for extra in wanted:
+                if open_one(connection, provider, extra.kind, extra.ref) is None:
+                    self._oblige(
+                        connection,
+                        provider,
+                        extra.ref,
+                        fleet,
+                        f"came with cluster {parent}",
+                        kind=extra.kind,
+                        state=state,
+                        parent=parent,
+                        usd_per_hour=extra.usd_per_hour,
+                    )
 
     def cluster_of(self, key: str) -> str | None:
         """The provider's id of the cluster that a create call made, while it is not confirmed gone."""

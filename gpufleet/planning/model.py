@@ -154,6 +154,8 @@ class ObservedNode:
     """A second instance of one create call: never used."""
     ending: bool = False
     """Its end was decided before."""
+    cluster_id: str | None = None
+    """The cluster that it ends with."""
 
 
 @dataclass(frozen=True)

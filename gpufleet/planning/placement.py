@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from gpufleet.domain.market import Offer
@@ -14,6 +14,7 @@ from gpufleet.spec.model import Pool
 Taken = dict[str, list[Offer]]
 """Offers per pool, one entry per node."""
 _REGIONS_TOLD = 3
+_FABRICS = {"ib", "roce"}
 
 
 @dataclass(frozen=True)
@@ -133,9 +134,12 @@ def _place_at(
     in_use: frozenset[str],
 ) -> Placement:
     needs, fitting = _needs(desired, nodes, market)
+    whole = None if in_use else _as_cluster(desired, nodes, market)
     asked = frozenset(region for pool in needs if (region := desired.fleet.pools[pool].region))
     regions = in_use or asked or {offer.region for offers in fitting.values() for offer in offers}
     choices = {region: cheapest_match(needs, _within(desired, fitting, region)) for region in sorted(regions)}
+    if whole is not None and not _is_better(choices, nodes, whole):
+        return Placement(dict.fromkeys(nodes, whole), ())
     if not choices:
         return Placement({}, _missing(desired, provider, needs, {"any region": {pool: [] for pool in needs}}))
     ranked = sorted(choices, key=lambda region: (-_size(choices[region]), _price(choices[region]), region))
@@ -144,6 +148,30 @@ def _place_at(
     return Placement(
         _hand_out(nodes, best), () if _size(best) == len(nodes) else _missing(desired, provider, needs, nearest)
     )
+
+
+def _as_cluster(desired: Desired, nodes: Sequence[NodeName], market: Mapping[str, Sequence[Offer]]) -> Offer | None:
+    """The cheapest cluster that all of the nodes could be: equal ones, as many as it has."""
+    pools = [desired.fleet.pools[node.pool] for node in nodes]
+    offers = {_identity(o): o for node in nodes for o in market.get(node.pool, ()) if o.cluster}
+    fitting = [
+        offer
+        for offer in offers.values()
+        if offer.cluster
+        and offer.cluster.min_nodes <= len(nodes) <= offer.cluster.max_nodes
+        and all(fits(pool, replace(offer, cluster=None)) for pool in pools)
+    ]
+    return min(fitting, key=_order, default=None)
+
+
+def _is_better(choices: Mapping[str, Taken], nodes: Sequence[NodeName], whole: Offer) -> bool:
+    """Whether single nodes are: all of them, known to be on one fabric, and for less."""
+    for taken in choices.values():
+        single = [offer for offers in taken.values() for offer in offers]
+        on_fabric = all(offer.interconnect in _FABRICS for offer in single)
+        if len(single) == len(nodes) and on_fabric and _price(taken) < whole.usd_per_hour * len(nodes):
+            return True
+    return False
 
 
 def _within(desired: Desired, fitting: Mapping[str, Sequence[Offer]], region: str) -> dict[str, list[Offer]]:

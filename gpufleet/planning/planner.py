@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
@@ -74,6 +74,7 @@ def plan(desired: Desired, observed: Observed, now: datetime) -> Plan:
         problems=(
             *placement.problems,
             *_distance_problems(desired, timed, chosen),
+            *_cluster_problems(observed, timed),
             *(_budget_problems(desired, observed, after, seconds) if _spends(timed) else ()),
         ),
         made_at=now,
@@ -271,6 +272,22 @@ def _distance_problems(
         return ()
     told = ", ".join(f"{provider} {region}".strip() for provider, region in sorted(sites))
     return (f"network.rdma is required, but the nodes would stand in {len(sites)} places ({told})",)
+
+
+def _cluster_problems(observed: Observed, actions: Sequence[Action]) -> Iterator[str]:
+    """A cluster ends as a whole: none of its nodes may end while another one is to stay."""
+    kept = {action.instance_id for action in actions if action.kind in {ActionKind.KEEP, ActionKind.UPDATE}}
+    clusters = sorted({node.cluster_id for node in observed.nodes if node.cluster_id and not node.ending})
+    for cluster in clusters:
+        members = [node for node in observed.nodes if node.cluster_id == cluster]
+        ending = [node.node for node in members if node.instance_id not in kept]
+        staying = [node.node for node in members if node.instance_id in kept]
+        if ending and staying:
+            told = ", ".join(map(str, sorted(ending)))
+            yield (
+                f"{told} would end, and {len(staying)} other nodes of the same cluster with it; "
+                "a cluster is replaced as a whole: gpufleet down, then up"
+            )
 
 
 def _spends(actions: Sequence[Action]) -> bool:

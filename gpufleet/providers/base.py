@@ -145,6 +145,8 @@ class Cluster:
     members: tuple[Instance, ...] = ()
     """Those that it tells so far; they stand in the inventory too. Each carries `Instance.cluster_id` and a rank."""
     created_at: datetime | None = None
+    extras: tuple[Extra, ...] = ()
+    """What was created with it and does not end with it by itself."""
 
 
 class TerminateAck(StrEnum):

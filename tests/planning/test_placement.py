@@ -8,7 +8,7 @@ from itertools import combinations, permutations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.domain.market import Offer
+from gpufleet.domain.market import ClusterTerms, Offer
 from gpufleet.planning.model import Observed
 from gpufleet.planning.placement import cheapest_match
 from gpufleet.planning.planner import plan
@@ -45,6 +45,42 @@ def test_a_new_node_joins_the_region_of_those_that_stay() -> None:
     offers = market(offer(B200, "10", "west"), offer(B200, "40", "east"))
     made = plan(want(fleet()), Observed([node("prefill/0", region="east")], offers), NOW)
     assert taken(made) == {"decode/0": "b200-east-40"}
+
+
+EQUAL = {"pools": {"decode": {"gpu": "H200:8"}}}
+AS_ONE = ClusterTerms(2, 4)
+
+
+def of_one_shape(*offers: Offer) -> dict[str, list[Offer]]:
+    return dict.fromkeys(("prefill", "decode", "native"), list(offers))
+
+
+def test_equal_nodes_are_rented_as_a_cluster_where_there_is_one() -> None:
+    offers = of_one_shape(offer(H200, "30"), offer(H200, "35", offer_id="whole", cluster=AS_ONE, interconnect="ib"))
+    made = plan(want(fleet(2, 1, **EQUAL)), Observed(offers=offers), NOW)
+    assert set(taken(made).values()) == {"whole"}
+    assert made.usd_per_hour_after == 3 * 35
+
+
+def test_single_nodes_on_one_known_fabric_are_taken_when_they_cost_less() -> None:
+    single = offer(H200, "30", interconnect="roce")
+    offers = of_one_shape(single, offer(H200, "35", offer_id="whole", cluster=AS_ONE, interconnect="ib"))
+    made = plan(want(fleet(2, 1, **EQUAL)), Observed(offers=offers), NOW)
+    assert set(taken(made).values()) == {single.offer_id}
+
+
+def test_a_cluster_is_no_offer_for_other_numbers_other_shapes_or_nodes_that_need_not_be_close() -> None:
+    whole = offer(H200, "20", offer_id="whole", cluster=AS_ONE)
+    for wanted in (fleet(3, 2, **EQUAL), fleet(2, 1), fleet(2, 1, **EQUAL, network={"rdma": "off"})):
+        offers = of_one_shape(offer(H200, "30"), whole, offer(B200, "40"))
+        made = plan(want(wanted), Observed(offers=offers), NOW)
+        assert "whole" not in taken(made).values()
+
+
+def test_a_node_joins_those_that_stay_and_no_cluster() -> None:
+    offers = of_one_shape(offer(H200, "30"), offer(H200, "20", offer_id="whole", cluster=ClusterTerms(1, 4)))
+    observed = Observed([node("prefill/0", region="east")], offers)
+    assert taken(plan(want(fleet(1, 1, **EQUAL)), observed, NOW)) == {"decode/0": "h200-east-30"}
 
 
 def test_when_no_region_has_all_the_problem_says_what_is_missing_where() -> None:

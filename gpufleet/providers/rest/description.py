@@ -7,16 +7,14 @@ that begins with ``=`` is JMESPath.
 from __future__ import annotations
 
 import re
-from datetime import timedelta
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from gpufleet.domain.market import ExtraKind, InstanceState, Runtime
 from gpufleet.providers.base import Login, Ownership
 from gpufleet.providers.rest.expressions import compiled, expressions_in
-from gpufleet.spec.values import format_duration, parse_duration
 
 
 def _check_expression(text: str) -> str:
@@ -41,7 +39,6 @@ def _check_regex(text: str) -> str:
 Expr = Annotated[str, AfterValidator(_check_expression)]
 Template = Annotated[Any, AfterValidator(_check_template)]
 Regex = Annotated[str, AfterValidator(_check_regex)]
-Seconds = Annotated[timedelta, BeforeValidator(parse_duration), PlainSerializer(format_duration, return_type=str)]
 
 
 class Section(BaseModel):
@@ -284,7 +281,8 @@ class Clusters(Section):
     states: dict[str, InstanceState]
     members: Expr | None = None
     """Over {item}: the member instances, read by `instance`; left out, they stand in the inventory."""
-    settle: Seconds | None = None
+    extras: Expr | None = None
+    """Over {item}: a list of {kind, ref, name} that do not end with the cluster by themselves."""
 
 
 class ErrorRule(Section):

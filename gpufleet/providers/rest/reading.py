@@ -136,6 +136,7 @@ def read_cluster(shape: Clusters, item: Any, members: Sequence[Instance], *, pro
     """
     try:
         field = {name: evaluate(expression, {"item": item}) for name, expression in shape.fields.items()}
+        extras = _extras_of(shape, {"item": item})
     except BadExpression as error:
         raise ProtocolError(f"{provider}: a cluster does not have the expected shape: {error}") from None
     if field.get("id") in {None, ""}:
@@ -149,6 +150,7 @@ def read_cluster(shape: Clusters, item: Any, members: Sequence[Instance], *, pro
         raw_state=raw,
         members=tuple(members),
         created_at=read_time(field.get("created_at")),
+        extras=extras,
     )
 
 
@@ -187,7 +189,7 @@ def _extra(shape: Extras, row: Any) -> Extra:
     return Extra(shape.kind, str(ref), _text(evaluate(shape.name, row)), price.usd_per_hour if price else None)
 
 
-def _extras_of(shape: InstanceShape, values: Values) -> tuple[Extra, ...]:
+def _extras_of(shape: InstanceShape | Clusters, values: Values) -> tuple[Extra, ...]:
     found = evaluate(shape.extras, values) if shape.extras else []
     rows = [row for row in found or [] if isinstance(row, dict) and row.get("ref")]
     return tuple(Extra(ExtraKind(row["kind"]), str(row["ref"]), _text(row.get("name"))) for row in rows)
