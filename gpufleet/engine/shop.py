@@ -21,7 +21,10 @@ from gpufleet.spec.model import ProviderUse
 from gpufleet.spec.values import SecretRef
 
 if TYPE_CHECKING:
+    from http.server import ThreadingHTTPServer
+
     from gpufleet.providers.base import Provider
+    from gpufleet.providers.sandbox.server import Sandbox
 
 _READ_SECONDS = 20.0
 _PARALLEL = 8
@@ -82,6 +85,25 @@ def verify(name: str, folder: Path) -> Verified:
         unknown_states=tuple(sorted(unknown)),
         record=record,
     )
+
+
+def sandbox_of(name: str, folder: Path, host: str, port: int) -> tuple[ThreadingHTTPServer, Sandbox]:
+    """A server that speaks a provider file; not running yet.
+
+    Raises:
+        InvalidFleet: the file is wrong, or describes no HTTP provider.
+        UsageError: the address is not one of this machine alone, or is taken.
+    """
+    from gpufleet.providers.rest.loading import check_description
+    from gpufleet.providers.sandbox.server import Sandbox, serve
+
+    file = load_provider_file(name, fleet_dir=folder)
+    if not file.rest:
+        raise InvalidFleet(
+            f"provider {name} is of kind {file.kind}: there is no HTTP to speak", where=f"provider {name}"
+        )
+    sandbox = Sandbox(name, check_description(file.rest, name=name))
+    return serve(sandbox, host, port), sandbox
 
 
 def _open(name: str, folder: Path) -> Provider:

@@ -52,7 +52,7 @@ AS_ONE = ClusterTerms(2, 4)
 
 
 def of_one_shape(*offers: Offer) -> dict[str, list[Offer]]:
-    return dict.fromkeys(("prefill", "decode", "native"), list(offers))
+    return {pool: list(offers) for pool in ("prefill", "decode", "native")}
 
 
 def test_equal_nodes_are_rented_as_a_cluster_where_there_is_one() -> None:

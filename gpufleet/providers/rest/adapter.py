@@ -379,15 +379,20 @@ def _told(request: CreateRequest | ClusterRequest) -> dict[str, Any]:
             "image": request.image,
             "start": request.start,
         },
-        "offer": {
-            "offer_id": offer.offer_id,
-            "gpu": offer.gpu.model,
-            "gpu_count": offer.gpu.count,
-            "region": offer.region,
-            "spot": offer.spot,
-            "usd_per_hour": offer.usd_per_hour,
-            "launch": dict(offer.launch),
-        },
+        "offer": offer_values(offer),
+    }
+
+
+def offer_values(offer: Offer) -> dict[str, Any]:
+    """What a create's templates see as ``offer``."""
+    return {
+        "offer_id": offer.offer_id,
+        "gpu": offer.gpu.model,
+        "gpu_count": offer.gpu.count,
+        "region": offer.region,
+        "spot": offer.spot,
+        "usd_per_hour": offer.usd_per_hour,
+        "launch": dict(offer.launch),
     }
 
 
