@@ -101,8 +101,9 @@ def _check_clarity(session: Session, provider: Provider) -> None:
     """A provider that loses every answer is not asked on: each lost answer may be a paid node."""
     last = session.store.last_outcomes(session.fleet.name, provider.name, _UNCLEAR_IN_A_ROW)
     recent = [r for r in last if r.settled_at is not None and r.settled_at > now() - _WINDOW]
-    enough = 1 if provider.caps.ownership is Ownership.NONE else _UNCLEAR_IN_A_ROW
-    if len(recent) >= enough and all(r.state in _UNCLEAR for r in recent[:enough]):
+    nameless = provider.caps.ownership is Ownership.NONE
+    enough, unclear = (1, {IntentState.AMBIGUOUS}) if nameless else (_UNCLEAR_IN_A_ROW, _UNCLEAR)
+    if len(recent) >= enough and all(r.state in unclear for r in recent[:enough]):
         raise LimitReached(
             f"the last {enough} create calls at {provider.name} had no clear outcome; none is made for an hour",
             hint=f"look what is there: gpufleet reconcile {session.path}",

@@ -18,13 +18,13 @@ from gpufleet.engine.admission import admitted
 from gpufleet.engine.keys import new_key
 from gpufleet.engine.listing import Listing, read
 from gpufleet.engine.quotes import still_offered
-from gpufleet.engine.refusals import REFUSALS
+from gpufleet.engine.sending import intent_of, send_once
 from gpufleet.engine.session import Session
 from gpufleet.engine.settling import window_left
 from gpufleet.errors import Interrupted, NodeFailed
-from gpufleet.ledger.records import Intent, IntentKind, IntentRecord, IntentState, Obligation, ObligationState, Rental
+from gpufleet.ledger.records import IntentRecord, IntentState, Obligation, ObligationState, Rental
 from gpufleet.providers.base import Cluster, ClusterRequest, Provider, RentsClusters
-from gpufleet.providers.errors import AmbiguousOutcome, CapacityError, InstanceNotFound, NotSent, Unsupported
+from gpufleet.providers.errors import CapacityError, InstanceNotFound, Unsupported
 from gpufleet.serving.images import role_image
 
 _LEAST_LOOKUPS = 3
@@ -63,9 +63,7 @@ def rent_cluster(
         offer = still_offered(session, provider, wanted.offer, limit=limit, disk_gb=wanted.disk_gb)
         request = _request(session, wanted, offer, key_ref)
         session.terms[request.key] = offer
-        session.store.open_intent(_intent(session, provider, request))
-        session.store.mark_sent(request.key)
-        unclear = _send(session, provider, request)
+        unclear = send_once(session, intent_of(session, provider, request), lambda: _create(session, provider, request))
     if unclear is not None and look_up_cluster(session, provider, request.key) is None:
         raise CapacityError(f"the create of a cluster for {wanted.nodes[0]} was lost and made nothing") from unclear
     return await_members(session, provider, listing, request.key, wanted.nodes)
@@ -148,21 +146,8 @@ def _failed(
     return NodeFailed(f"{why}; {provider.name} cluster {cluster_id} is ended", where=str(nodes[0]))
 
 
-def _send(session: Session, provider: Provider, request: ClusterRequest) -> AmbiguousOutcome | None:
-    store = session.store
-    try:
-        cluster = _renter(provider).create_cluster(request)
-    except REFUSALS as no:
-        store.settle_intent(request.key, IntentState.REFUSED, error=no.message)
-        raise
-    except NotSent as no:
-        store.settle_intent(request.key, IntentState.NOT_SENT, error=no.message)
-        raise
-    except AmbiguousOutcome as unclear:
-        store.settle_intent(request.key, IntentState.AMBIGUOUS, error=unclear.message)
-        return unclear
-    _record(session, provider, request.key, cluster)
-    return None
+def _create(session: Session, provider: Provider, request: ClusterRequest) -> None:
+    _record(session, provider, request.key, _renter(provider).create_cluster(request))
 
 
 def _record(session: Session, provider: Provider, key: str, cluster: Cluster) -> None:
@@ -205,26 +190,4 @@ def _request(session: Session, wanted: WantedCluster, offer: Offer, key_ref: str
         deadline_at=wanted.deadline_at,
         ssh_key_ref=key_ref,
         image=role_image(session.fleet, session.fleet.role_of(first.pool)).base if inside else None,
-    )
-
-
-def _intent(session: Session, provider: Provider, request: ClusterRequest) -> Intent:
-    offer = request.offer
-    return Intent(
-        key=request.key,
-        fleet=request.fleet,
-        node=request.nodes[0],
-        provider=provider.name,
-        account=session.account(provider),
-        offer_id=offer.offer_id,
-        gpu=offer.gpu,
-        usd_per_hour=offer.usd_per_hour,
-        max_usd_per_hour=request.max_usd_per_hour,
-        region=offer.region,
-        deadline_at=request.deadline_at,
-        billing_increment_s=offer.billing_increment_seconds,
-        min_rental_s=offer.min_rental_seconds,
-        kind=IntentKind.CLUSTER,
-        members=request.nodes,
-        runtime=offer.runtime,
     )

@@ -20,12 +20,13 @@ from gpufleet.engine.clusters import clear_up_cluster
 from gpufleet.engine.keys import new_key
 from gpufleet.engine.listing import Listing, read
 from gpufleet.engine.quotes import still_offered
-from gpufleet.engine.refusals import REFUSALS
 from gpufleet.engine.release import ask_end, decide_end
+from gpufleet.engine.sending import intent_of, send_once
 from gpufleet.engine.session import Session
 from gpufleet.engine.settling import window_left
+from gpufleet.engine.unowned import candidates_told, look_for_unowned
 from gpufleet.errors import Interrupted, ProviderRefused
-from gpufleet.ledger.records import Intent, IntentRecord, IntentState, Rental
+from gpufleet.ledger.records import IntentRecord, IntentState, Rental
 from gpufleet.providers.base import CreateRequest, Ownership, Provider
 from gpufleet.providers.errors import (
     AmbiguousOutcome,
@@ -103,29 +104,15 @@ def _create_once(session: Session, provider: Provider, listing: Listing, wanted:
         offer = still_offered(session, provider, offer, limit=limit, disk_gb=wanted.disk_gb)
         request = _request(session, wanted, offer, limit=limit, key_ref=key_ref)
         session.terms[request.key] = offer
-        session.store.open_intent(_intent(session, provider, request))
-        session.store.mark_sent(request.key)
-        made = _send(session, provider, request)
+        made = send_once(
+            session,
+            intent_of(session, provider, request),
+            lambda: session.store.record_rental(request.key, provider.create(request)),
+        )
     if isinstance(made, AmbiguousOutcome):
         # Looked for outside the turn: others may rent meanwhile.
         made = _found(session, provider, listing, request, made)
     return _within_limit(session, made, limit)
-
-
-def _send(session: Session, provider: Provider, request: CreateRequest) -> Rental | AmbiguousOutcome:
-    """The one attempt, and what became of it on disk before it is used."""
-    store = session.store
-    try:
-        return store.record_rental(request.key, provider.create(request))
-    except REFUSALS as no:
-        store.settle_intent(request.key, IntentState.REFUSED, error=no.message)
-        raise
-    except NotSent as no:
-        store.settle_intent(request.key, IntentState.NOT_SENT, error=no.message)
-        raise
-    except AmbiguousOutcome as unclear:
-        store.settle_intent(request.key, IntentState.AMBIGUOUS, error=unclear.message)
-        return unclear
 
 
 def _found(
@@ -133,24 +120,11 @@ def _found(
 ) -> Rental:
     """What an unclear create made."""
     if provider.caps.ownership is Ownership.NONE:
-        raise _unowned(session, provider, listing, request, unclear) from unclear
+        raise candidates_told(session, provider, listing, request.key, unclear.message) from unclear
     found = look_up(session, provider, listing, request.key, named=unclear.instance_ids)
     if found is None:
         raise CapacityError(f"the create of {request.node} was lost and nothing was created") from unclear
     return found
-
-
-def _unowned(
-    session: Session, provider: Provider, listing: Listing, request: CreateRequest, unclear: AmbiguousOutcome
-) -> AmbiguousOutcome:
-    """No name tells what is ours: say what is new there, and touch none of it."""
-    (record,) = [i for i in session.store.intents(session.fleet.name) if i.intent.key == request.key]
-    before = set(record.intent.seen_before or ())
-    new = [i.instance_id for i in listing.inventory(fresh=True).instances if i.instance_id not in before]
-    told = f"new there since: {', '.join(new)}" if new else "nothing new is there yet"
-    failure = AmbiguousOutcome(f"{unclear.message}; {provider.name} keeps no name of ours, and {told}")
-    failure.hint = f"if one of them is yours: gpufleet adopt {session.path} {request.node}=ID"
-    return failure
 
 
 def _within_limit(session: Session, rental: Rental, limit: Decimal) -> Rental:
@@ -197,13 +171,20 @@ def look_up(
 
 
 def clear_up(session: Session, provider: Provider, listing: Listing, intent: IntentRecord) -> Rental | None:
-    """Settle an intent that an earlier run left open."""
+    """Settle an intent that an earlier run left open.
+
+    Raises:
+        AmbiguousOutcome: the provider keeps no name of ours, and something new is there.
+    """
     key = intent.intent.key
     if intent.intent.members:
         clear_up_cluster(session, provider, intent)
         return None
     if intent.state is IntentState.PREPARED:
         session.store.settle_intent(key, IntentState.NOT_SENT, error="the run ended before the call was sent")
+        return None
+    if provider.caps.ownership is Ownership.NONE:
+        look_for_unowned(session, provider, listing, intent)
         return None
     return look_up(session, provider, listing, key, sent_at=intent.sent_at)
 
@@ -240,31 +221,3 @@ def _request(session: Session, wanted: Wanted, offer: Offer, *, limit: Decimal, 
 def _image(session: Session, node: NodeName) -> str:
     """What a rental that is itself a container is started from."""
     return role_image(session.fleet, session.fleet.role_of(node.pool)).base
-
-
-def _intent(session: Session, provider: Provider, request: CreateRequest) -> Intent:
-    offer = request.offer
-    return Intent(
-        key=request.key,
-        fleet=request.fleet,
-        node=request.node,
-        provider=provider.name,
-        account=session.account(provider),
-        offer_id=offer.offer_id,
-        gpu=offer.gpu,
-        usd_per_hour=offer.usd_per_hour,
-        max_usd_per_hour=request.max_usd_per_hour,
-        region=offer.region,
-        deadline_at=request.deadline_at,
-        billing_increment_s=offer.billing_increment_seconds,
-        min_rental_s=offer.min_rental_seconds,
-        runtime=offer.runtime,
-        seen_before=_seen_before(provider),
-    )
-
-
-def _seen_before(provider: Provider) -> tuple[str, ...] | None:
-    """What was there before, where only that can tell what is new."""
-    if provider.caps.ownership is not Ownership.NONE:
-        return None
-    return tuple(i.instance_id for i in read(provider, provider.inventory).instances)

@@ -163,7 +163,7 @@ def _abilities(provider: Provider) -> dict[str, str]:
 
 def _remember(provider: Provider, account: str, offers: int, instances: int) -> str | None:
     """Leave the record that a guessed description needs."""
-    from gpufleet.providers.rest.adapter import RestProvider
+    from gpufleet.providers.rest.provider import RestProvider
     from gpufleet.providers.rest.verified import Verification, digest_of, record_path
 
     if not isinstance(provider, RestProvider) or not provider.description.assumed:

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
-from datetime import datetime
-from decimal import Decimal
+from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, insert, select, update
+from sqlalchemy import Connection, insert, select
 
-from gpufleet.domain.market import Extra, ExtraKind, Instance, SshEndpoint
-from gpufleet.domain.nodes import NodeName
+from gpufleet.domain.market import Extra, ExtraKind, Instance
 from gpufleet.domain.status import Serving
-from gpufleet.ledger.columns import is_money
 from gpufleet.ledger.errors import LedgerConflict
 from gpufleet.ledger.intents import find_intent, intent_columns, known_intent
 from gpufleet.ledger.obligations import INSTANCE, Obligations, open_one
-from gpufleet.ledger.records import HAS_RENTAL, Intent, IntentRecord, IntentState, ObligationState, Rate, Rental
+from gpufleet.ledger.records import HAS_RENTAL, Intent, IntentRecord, IntentState, ObligationState, Rental
+from gpufleet.ledger.rental_rows import (
+    any_for,
+    change_rental,
+    known_rental,
+    last_rental,
+    node_for,
+    pinned_key,
+    rental_by_id,
+    to_rental,
+)
+from gpufleet.ledger.reports import aware, is_news, rate_of, reported, told_endpoint, with_pinned_jump
 from gpufleet.ledger.schema import INTENTS, OBLIGATIONS, RENTALS
 
 
@@ -52,16 +59,16 @@ class Rentals(Obligations):
 
     def _record(self, connection: Connection, key: str, instance: Instance) -> Rental:
         record = known_intent(connection, key)
-        known = _last(connection, instance.provider, instance.instance_id)
+        known = last_rental(connection, instance.provider, instance.instance_id)
         if known is not None and known.key == key:
             return self._update(connection, known, instance)
         if known is not None and known.live:
             raise LedgerConflict(f"{instance.provider} {instance.instance_id} belongs to {known.key}, not to {key}")
-        node = _node_of(connection, record, instance)
-        duplicate = _any_for(connection, key, node)
+        node = node_for(connection, record, instance)
+        duplicate = any_for(connection, key, node)
         row = {**self._first_row(record, instance), "node": node, "duplicate": duplicate}
         created = connection.execute(insert(RENTALS).values(row).returning(RENTALS.c.rental_id))
-        rental = _by_id(connection, created.scalar_one())
+        rental = rental_by_id(connection, created.scalar_one())
         self._hold(connection, rental)
         self._hold_extras(connection, rental, instance)
         self._settle_with_rental(connection, record)
@@ -106,7 +113,7 @@ class Rentals(Obligations):
             LedgerConflict: it was never recorded.
         """
         with self._db.write() as connection:
-            return self._update(connection, _known(connection, instance.provider, instance.instance_id), instance)
+            return self._update(connection, known_rental(connection, instance.provider, instance.instance_id), instance)
 
     def update_rentals(self, instances: Iterable[Instance]) -> None:
         """`update_rental` for many, in one transaction; what says nothing new is not written.
@@ -115,10 +122,12 @@ class Rentals(Obligations):
             LedgerConflict: one was never recorded.
         """
         known = {(r.provider, r.instance_id): r for r in self.rentals()}
-        if news := [i for i in instances if _is_news(known.get((i.provider, i.instance_id)), i)]:
+        if news := [i for i in instances if is_news(known.get((i.provider, i.instance_id)), i)]:
             with self._db.write() as connection:
                 for instance in news:
-                    self._update(connection, _known(connection, instance.provider, instance.instance_id), instance)
+                    self._update(
+                        connection, known_rental(connection, instance.provider, instance.instance_id), instance
+                    )
 
     def pin_host_key(self, provider: str, instance_id: str, host_key: str) -> None:
         """Trust this SSH host key for the life of the rental.
@@ -127,11 +136,11 @@ class Rentals(Obligations):
             LedgerConflict: another key is pinned.
         """
         with self._db.write() as connection:
-            rental = _known(connection, provider, instance_id)
-            pinned = _pinned(connection, rental)
+            rental = known_rental(connection, provider, instance_id)
+            pinned = pinned_key(connection, rental)
             if pinned is not None and pinned != host_key:
                 raise LedgerConflict(f"{rental.node} has another host key pinned", where=f"{provider} {instance_id}")
-            _change(connection, rental, host_key=host_key)
+            change_rental(connection, rental, host_key=host_key)
 
     def pin_jump_key(self, provider: str, instance_id: str, host_key: str) -> None:
         """Trust this key of the host that the rental is reached through, for the life of the rental.
@@ -140,14 +149,16 @@ class Rentals(Obligations):
             LedgerConflict: another key is pinned, or it is reached directly.
         """
         with self._db.write() as connection:
-            rental = _known(connection, provider, instance_id)
+            rental = known_rental(connection, provider, instance_id)
             jump = rental.ssh.jump if rental.ssh else None
             if jump is None or jump.host_key not in {None, host_key}:
                 raise LedgerConflict(
                     f"{rental.node} is reached through another host", where=f"{provider} {instance_id}"
                 )
             assert rental.ssh is not None
-            _change(connection, rental, ssh=_told_endpoint(replace(rental.ssh, jump=replace(jump, host_key=host_key))))
+            change_rental(
+                connection, rental, ssh=told_endpoint(replace(rental.ssh, jump=replace(jump, host_key=host_key)))
+            )
 
     def set_serving(
         self,
@@ -165,16 +176,16 @@ class Rentals(Obligations):
         if note is not None:
             values["note"] = note
         with self._db.write() as connection:
-            rental = _known(connection, provider, instance_id)
-            _change(connection, rental, **values)
+            rental = known_rental(connection, provider, instance_id)
+            change_rental(connection, rental, **values)
             if serving is not rental.serving:
                 self._log(connection, rental.fleet, rental.node, "serving", {"serving": serving, "note": note})
 
     def set_fingerprint(self, provider: str, instance_id: str, fingerprint: Mapping[str, str]) -> None:
         """Store what the node said about itself: GPUs, driver, disk, versions."""
         with self._db.write() as connection:
-            rental = _known(connection, provider, instance_id)
-            _change(connection, rental, fingerprint=dict(fingerprint))
+            rental = known_rental(connection, provider, instance_id)
+            change_rental(connection, rental, fingerprint=dict(fingerprint))
 
     def rentals(self, fleet: str | None = None, *, live_only: bool = True) -> list[Rental]:
         """Rentals by their start; live ones are those not yet confirmed gone."""
@@ -184,12 +195,12 @@ class Rentals(Obligations):
         if live_only:
             wanted = wanted.where(RENTALS.c.ended_at.is_(None))
         with self._db.read() as connection:
-            return [_rental(row) for row in connection.execute(wanted).mappings()]
+            return [to_rental(row) for row in connection.execute(wanted).mappings()]
 
     def rental(self, provider: str, instance_id: str) -> Rental | None:
         """One rental, live or not."""
         with self._db.read() as connection:
-            return _last(connection, provider, instance_id)
+            return last_rental(connection, provider, instance_id)
 
     def hold_extras(self, provider: str, parent: str, extras: Iterable[Extra], *, fleet: str) -> None:
         """Owe what came with a cluster for as long as that is owed."""
@@ -225,8 +236,8 @@ class Rentals(Obligations):
 
     def _first_row(self, record: IntentRecord, instance: Instance) -> dict[str, Any]:
         intent = record.intent
-        started = _aware(instance.created_at) or record.sent_at or record.opened_at
-        rate = intent.usd_per_hour if _rate(instance) is None else instance.usd_per_hour
+        started = aware(instance.created_at) or record.sent_at or record.opened_at
+        rate = intent.usd_per_hour if rate_of(instance) is None else instance.usd_per_hour
         return {
             "key": intent.key,
             "fleet": intent.fleet,
@@ -246,7 +257,7 @@ class Rentals(Obligations):
             "settings": {},
             "fingerprint": {},
             "note": "",
-            **_reported(instance),
+            **reported(instance),
             "host_key": instance.ssh.host_key if instance.ssh else None,
         }
 
@@ -291,13 +302,13 @@ class Rentals(Obligations):
         self._move(connection, record, {"state": outcome, "settled_at": self._now()})
 
     def _update(self, connection: Connection, rental: Rental, instance: Instance) -> Rental:
-        values = {name: value for name, value in _reported(instance).items() if value is not None}
+        values = {name: value for name, value in reported(instance).items() if value is not None}
         values |= self._new_terms(rental, instance)
         if "ssh" in values and instance.ssh is not None:
-            values["ssh"] = _told_endpoint(_with_pinned_jump(instance.ssh, rental.ssh))
-        if instance.ssh is not None and instance.ssh.host_key is not None and _pinned(connection, rental) is None:
+            values["ssh"] = told_endpoint(with_pinned_jump(instance.ssh, rental.ssh))
+        if instance.ssh is not None and instance.ssh.host_key is not None and pinned_key(connection, rental) is None:
             values["host_key"] = instance.ssh.host_key
-        if not rental.live and instance.state.may_bill and _aware(instance.ended_at) is None:
+        if not rental.live and instance.state.may_bill and aware(instance.ended_at) is None:
             values |= {"ended_at": None, "meter_stopped_at": None}
             self._reopen(connection, rental)
         if rental.live:
@@ -310,17 +321,17 @@ class Rentals(Obligations):
                 "state",
                 {"state": instance.state, "raw": instance.raw_state, "message": instance.message},
             )
-        return _change(connection, rental, **values)
+        return change_rental(connection, rental, **values)
 
     def _new_terms(self, rental: Rental, instance: Instance) -> dict[str, Any]:
         """Start and price, where the provider now says something else."""
         terms: dict[str, Any] = {}
         rates = [[rate.since.isoformat(), str(rate.usd_per_hour)] for rate in rental.rates]
-        started = _aware(instance.created_at)
+        started = aware(instance.created_at)
         if started is not None and started != rental.started_at:
             rates[0][0] = started.isoformat()
             terms |= {"started_at": started, "rates": rates}
-        rate = _rate(instance)
+        rate = rate_of(instance)
         if rate is not None and rate != rental.usd_per_hour:
             terms["rates"] = [*rates, [self._now().isoformat(), str(rate)]]
         return terms
@@ -329,121 +340,3 @@ class Rentals(Obligations):
         reason = "reported alive after it was confirmed gone"
         self._oblige(connection, rental.provider, rental.instance_id, rental.fleet, reason)
         self._log(connection, rental.fleet, rental.node, "back", {"instance": rental.instance_id})
-
-
-def _reported(instance: Instance) -> dict[str, Any]:
-    """Columns that a provider's report fills. None means that it did not say."""
-    return {
-        "state": instance.state,
-        "ssh": None if instance.ssh is None else _told_endpoint(instance.ssh),
-        "private_ip": instance.private_ip,
-        "host_id": instance.host_id,
-        "meter_stopped_at": _aware(instance.ended_at),
-        "expires_at": _aware(instance.expires_at),
-        "cluster_id": instance.cluster_id,
-        "rank": instance.rank,
-    }
-
-
-def _is_news(rental: Rental | None, instance: Instance) -> bool:
-    """Whether an instance's report says anything that is not in the record."""
-    if rental is None or instance.extras or instance.ended_at is not None:
-        return True
-    told = {name: value for name, value in _reported(instance).items() if value is not None and name != "ssh"}
-    rate, started = _rate(instance), _aware(instance.created_at)
-    return (
-        any(getattr(rental, name) != value for name, value in told.items())
-        or (rate is not None and rate != rental.usd_per_hour)
-        or (started is not None and started != rental.started_at)
-        or _is_new_login(rental.ssh, instance.ssh)
-    )
-
-
-def _is_new_login(known: SshEndpoint | None, told: SshEndpoint | None) -> bool:
-    """A pinned host key stays; everything else of an address may change."""
-    if told is None or known is None:
-        return told is not None
-    return replace(_with_pinned_jump(told, known), host_key=known.host_key or told.host_key) != known
-
-
-def _rate(instance: Instance) -> Decimal | None:
-    rate = instance.usd_per_hour
-    return rate if rate is not None and is_money(rate) else None
-
-
-def _aware(at: datetime | None) -> datetime | None:
-    return at if at is not None and at.tzinfo is not None else None
-
-
-def _last(connection: Connection, provider: str, instance_id: str) -> Rental | None:
-    wanted = select(RENTALS).where(RENTALS.c.provider == provider, RENTALS.c.instance_id == instance_id)
-    row = connection.execute(wanted.order_by(RENTALS.c.rental_id.desc()).limit(1)).mappings().first()
-    return None if row is None else _rental(row)
-
-
-def _known(connection: Connection, provider: str, instance_id: str) -> Rental:
-    rental = _last(connection, provider, instance_id)
-    if rental is None:
-        raise LedgerConflict(f"{provider} {instance_id} is in no record of ours")
-    return rental
-
-
-def _pinned(connection: Connection, rental: Rental) -> str | None:
-    """The pinned host key, which may be there before the rental's address is."""
-    wanted = select(RENTALS.c.host_key).where(RENTALS.c.rental_id == rental.rental_id)
-    key: str | None = connection.execute(wanted).scalar()
-    return key
-
-
-def _any_for(connection: Connection, key: str, node: NodeName) -> bool:
-    wanted = select(RENTALS.c.rental_id).where(RENTALS.c.key == key, RENTALS.c.node == node)
-    return connection.execute(wanted).first() is not None
-
-
-def _node_of(connection: Connection, record: IntentRecord, instance: Instance) -> NodeName:
-    """The node that an instance was made for: a cluster's member by its rank, else the first one still without."""
-    nodes = record.intent.nodes
-    if instance.rank is not None and 0 <= instance.rank < len(nodes):
-        return nodes[instance.rank]
-    taken = connection.execute(select(RENTALS.c.node).where(RENTALS.c.key == record.intent.key)).scalars().all()
-    return next((node for node in nodes if node not in taken), nodes[0])
-
-
-def _by_id(connection: Connection, rental_id: int) -> Rental:
-    row = connection.execute(select(RENTALS).where(RENTALS.c.rental_id == rental_id)).mappings().one()
-    return _rental(row)
-
-
-def _change(connection: Connection, rental: Rental, **values: object) -> Rental:
-    connection.execute(update(RENTALS).where(RENTALS.c.rental_id == rental.rental_id).values(**values))
-    return _by_id(connection, rental.rental_id)
-
-
-def _told_endpoint(ssh: SshEndpoint) -> dict[str, Any]:
-    """As it is kept: the host's own key stands in a column of its own."""
-    told = asdict(ssh)
-    del told["host_key"]
-    return told
-
-
-def _with_pinned_jump(told: SshEndpoint, known: SshEndpoint | None) -> SshEndpoint:
-    """The same way through the same host keeps the key that was pinned for it."""
-    before = known.jump if known else None
-    if told.jump is None or before is None or told.jump.host_key or told.jump.host != before.host:
-        return told
-    return replace(told, jump=replace(told.jump, host_key=before.host_key))
-
-
-def _endpoint(told: Mapping[str, Any], host_key: str | None) -> SshEndpoint:
-    jump = told.get("jump")
-    return SshEndpoint(**{**told, "jump": SshEndpoint(**jump) if jump else None}, host_key=host_key)
-
-
-def _rental(row: RowMapping) -> Rental:
-    fields = dict(row)
-    host_key = fields.pop("host_key")
-    del fields["meter_stopped_at"]
-    if fields["ssh"] is not None:
-        fields["ssh"] = _endpoint(fields["ssh"], host_key)
-    fields["rates"] = tuple(Rate(datetime.fromisoformat(at), Decimal(usd)) for at, usd in fields["rates"])
-    return Rental(**fields)

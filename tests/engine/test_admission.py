@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpufleet.domain.nodes import NodeName
-from gpufleet.engine import admission
+from gpufleet.engine import admission, adopt
+from gpufleet.engine.sweep import sweep
 from gpufleet.errors import ProviderRefused
 from gpufleet.ledger.records import IntentState
 from gpufleet.providers.base import Capabilities, Ownership
@@ -74,12 +75,13 @@ def test_nothing_is_rented_where_the_description_forbids_it(tmp_path: Path) -> N
         assert session.store.intents("test") == []
 
 
-def test_without_names_an_unclear_create_stops_all_further_ones_and_touches_nothing(tmp_path: Path) -> None:
-    class Nameless(Odd):
-        @property
-        def caps(self) -> Capabilities:
-            return replace(self.real.caps, ownership=Ownership.NONE, creates_at_once=1)
+class Nameless(Odd):
+    @property
+    def caps(self) -> Capabilities:
+        return replace(self.real.caps, ownership=Ownership.NONE, creates_at_once=1)
 
+
+def test_without_names_an_unclear_create_stops_all_further_ones_and_touches_nothing(tmp_path: Path) -> None:
     with place(tmp_path, {"at": "create", "kind": "lost-answer"}) as here, here.session() as session:
         odd = Nameless(provider_of(session))
         take_the_place_of(session, odd)
@@ -88,7 +90,29 @@ def test_without_names_an_unclear_create_stops_all_further_ones_and_touches_noth
         assert f"{NODE}=ID" in str(unclear.value.hint)
         with pytest.raises(LimitReached):
             rent_one(session, odd, node=OTHER)  # type: ignore[arg-type]
-        assert len(here.running()) == 1
+        with pytest.raises(AmbiguousOutcome, match="new there since"):
+            sweep(session)
+        assert [i.state for i in session.store.intents("test")] == [IntentState.AMBIGUOUS]
+        (running,) = here.running()
+        adopt.take_over(
+            session,
+            odd,
+            adopt.find(session, odd, named={NODE: running.instance_id}, rate=None),  # type: ignore[arg-type]
+        )
+        sweep(session)
+        assert [r.instance_id for r in session.store.rentals("test")] == [running.instance_id]
+        end_all(session)
+
+
+def test_without_names_an_unclear_create_that_made_nothing_is_settled_by_the_next_run(tmp_path: Path) -> None:
+    with place(tmp_path, {"at": "create", "kind": "error-500"}) as here, here.session() as session:
+        odd = Nameless(provider_of(session))
+        take_the_place_of(session, odd)
+        with pytest.raises(AmbiguousOutcome, match="nothing new is there yet"):
+            rent_one(session, odd)  # type: ignore[arg-type]
+        sweep(session)
+        assert [i.state for i in session.store.intents("test")] == [IntentState.PRESUMED_ABSENT]
+        assert here.charges() == []
 
 
 def test_an_offer_that_has_become_dearer_is_not_sent_for(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from gpufleet.providers.rest.adapter import RestProvider
+from gpufleet.providers.rest.provider import RestProvider
 from gpufleet.providers.rest.verified import Verification, digest_of, record_path
 from tests.providers.places import Place
 

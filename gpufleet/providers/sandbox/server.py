@@ -14,8 +14,8 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from gpufleet.errors import UsageError
-from gpufleet.providers.rest.adapter import offer_values
 from gpufleet.providers.rest.description import Description, ErrorRule, Paging
+from gpufleet.providers.rest.values import offer_values
 from gpufleet.providers.sandbox.inverse import place, put
 from gpufleet.providers.sandbox.market import GPUS, MOST_DISK_GB, SAMPLES, Market
 from gpufleet.providers.sandbox.requests import Incoming, matched, operations, speaks_of, told, unknown_field

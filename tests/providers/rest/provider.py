@@ -11,8 +11,9 @@ from typing import Any
 import respx
 
 from gpufleet.providers.adapter import Place
-from gpufleet.providers.rest.adapter import RestProvider, open_rest
+from gpufleet.providers.rest.adapter import open_rest
 from gpufleet.providers.rest.options import RestOptions
+from gpufleet.providers.rest.provider import RestProvider
 
 URL = "https://api.example.com/v1"
 SECRET = "s3cr3t-that-must-not-show"
