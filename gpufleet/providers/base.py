@@ -93,16 +93,16 @@ class Account:
     spend_limit_usd_per_hour: Decimal | None = None
 
 
-@dataclass(frozen=True)
-class CreateRequest:
-    """One node to rent."""
+@dataclass(frozen=True, kw_only=True)
+class RentRequest:
+    """What every create says, of one node or of a cluster."""
 
     key: str
-    """Ownership key: name and tag of the instance; new for every attempt, at most 50 of ``[a-z0-9-]``."""
+    """Ownership key: name and tag of what is made; new for every attempt, at most 50 of ``[a-z0-9-]``."""
     fleet: str
-    node: NodeName
     offer: Offer
     max_usd_per_hour: Decimal
+    """For one node."""
     ssh_public_key: str
     disk_gb: int
     deadline_at: datetime | None = None
@@ -114,23 +114,19 @@ class CreateRequest:
     """Shell text to run as that container's command; it brings up sshd with ``ssh_public_key`` and stays."""
 
 
-@dataclass(frozen=True)
-class ClusterRequest:
+@dataclass(frozen=True, kw_only=True)
+class CreateRequest(RentRequest):
+    """One node to rent."""
+
+    node: NodeName
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterRequest(RentRequest):
     """Several equal nodes on one fabric, all or none."""
 
-    key: str
-    fleet: str
     nodes: tuple[NodeName, ...]
     """By rank."""
-    offer: Offer
-    max_usd_per_hour: Decimal
-    """For one node."""
-    ssh_public_key: str
-    disk_gb: int
-    deadline_at: datetime | None = None
-    ssh_key_ref: str | None = None
-    image: str | None = None
-    start: str | None = None
 
 
 @dataclass(frozen=True)

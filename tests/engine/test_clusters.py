@@ -22,12 +22,10 @@ from gpufleet.ledger.records import IntentState, ObligationState, Rental
 from gpufleet.planning.model import ActionKind
 from gpufleet.providers.base import RentsClusters
 from gpufleet.providers.errors import CapacityError
-from gpufleet.providers.rest.pacing import Pacer
-from tests.engine.market import Place
-from tests.engine.test_real_markets import Market
-from tests.providers.fakes.backend import KEY, Answer, Call, served
+from tests.engine.described import Market, described_market
+from tests.providers.fakes.backend import Answer, Call
 from tests.providers.fakes.runpod import Runpod
-from tests.providers.fakes.verda import CLIENT_ID, Verda
+from tests.providers.fakes.verda import Verda
 from tests.providers.places import PUBLIC_KEY
 
 NODES = (NodeName("prefill", 0), NodeName("native", 0))
@@ -37,17 +35,9 @@ CREATES = {"runpod": ("POST", "/v2/clusters$"), "verda": ("POST", "/clusters$")}
 
 @pytest.fixture(params=sorted(MARKETS))
 def market(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Market]:
-    monkeypatch.setenv("FAKE_KEY", KEY)
-    monkeypatch.setenv("FAKE_CLIENT", CLIENT_ID)
-    monkeypatch.setattr(Pacer, "take_turn", lambda *_: 0.0)
     backend = MARKETS[request.param]()
-    with served(backend) as url:
-        options: dict[str, Any] = {"use": request.param, "key": "env:FAKE_KEY", "base_url": url}
-        if request.param == "verda":
-            options["client_id"] = "env:FAKE_CLIENT"
-        here = Place(tmp_path)
-        here.write(provider=options, network={"rdma": "required"})
-        yield Market(request.param, backend, here)
+    with described_market(request.param, backend, tmp_path, monkeypatch, network={"rdma": "required"}) as made:
+        yield made
 
 
 def rent_here(session: Session) -> dict[NodeName, Rental]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,19 +11,18 @@ from gpufleet.domain.market import InstanceState, OfferQuery
 from gpufleet.engine.listing import Listing, read
 from gpufleet.engine.release import confirm_gone, decide_end
 from gpufleet.engine.rent import Wanted, rent
-from gpufleet.engine.session import Session, open_session
+from gpufleet.engine.session import Session
 from gpufleet.ledger.records import IntentState, Rental
-from gpufleet.providers.base import Capabilities
 from gpufleet.providers.errors import AuthError, CapacityError
-from gpufleet.providers.rest.pacing import Pacer
-from tests.engine.market import NODE, Odd, Place, take_the_place_of
-from tests.providers.fakes.backend import KEY, Answer, Backend, Call, served
+from tests.engine.described import Market, described_market
+from tests.engine.market import NODE
+from tests.providers.fakes.backend import Answer, Call
 from tests.providers.fakes.lambda_ import Lambda
 from tests.providers.fakes.prime import Prime
 from tests.providers.fakes.runpod import Runpod
 from tests.providers.fakes.shadeform import Shadeform
 from tests.providers.fakes.vast import Vast
-from tests.providers.fakes.verda import CLIENT_ID, Verda
+from tests.providers.fakes.verda import Verda
 from tests.providers.places import PUBLIC_KEY
 
 MARKETS = {"lambda": Lambda, "shadeform": Shadeform, "runpod": Runpod, "vast": Vast, "verda": Verda, "prime": Prime}
@@ -39,46 +36,10 @@ CREATES = {
 }
 
 
-class Quick(Odd):
-    """The provider, looked at without its pauses."""
-
-    @property
-    def caps(self) -> Capabilities:
-        return replace(self.real.caps, poll_seconds=0.01, settle_seconds=0.0)
-
-
-@dataclass
-class Market:
-    name: str
-    backend: Backend
-    here: Place
-
-    def session(self) -> Session:
-        session = open_session(self.here.file, state_dir=self.here.root / "s")
-        session.store.save_fleet(session.fleet.name, session.loaded.text, str(self.here.file))
-        take_the_place_of(session, Quick(session.provider(session.fleet.provider)))
-        return session
-
-    def left(self) -> list[str]:
-        """What still costs money, or lies about."""
-        volumes = getattr(self.backend, "volumes", {})
-        living = [m.id for m in self.backend.made.values() if m.ended is None]
-        return [*living, *volumes, *self.backend.ssh_keys]
-
-
 @pytest.fixture(params=sorted(MARKETS))
 def market(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Market]:
-    monkeypatch.setenv("FAKE_KEY", KEY)
-    monkeypatch.setenv("FAKE_CLIENT", CLIENT_ID)
-    monkeypatch.setattr(Pacer, "take_turn", lambda *_: 0.0)
-    backend = MARKETS[request.param]()
-    with served(backend) as url:
-        options: dict[str, Any] = {"use": request.param, "key": "env:FAKE_KEY", "base_url": url}
-        if request.param == "verda":
-            options["client_id"] = "env:FAKE_CLIENT"
-        here = Place(tmp_path)
-        here.write(provider=options)
-        yield Market(request.param, backend, here)
+    with described_market(request.param, MARKETS[request.param](), tmp_path, monkeypatch) as made:
+        yield made
 
 
 def rent_here(session: Session) -> Rental:
@@ -173,8 +134,6 @@ def test_no_stock_is_no_stock(market: Market) -> None:
 
 
 def test_ids_that_an_error_names_are_ended_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAKE_KEY", KEY)
-    monkeypatch.setattr(Pacer, "take_turn", lambda *_: 0.0)
     backend = Vast()
 
     def underbid(call: Call) -> Answer:
@@ -182,10 +141,7 @@ def test_ids_that_an_error_names_are_ended_too(tmp_path: Path, monkeypatch: pyte
         return Answer(400, {"success": False, "error": "invalid_price", "new_contract": made["new_contract"]})
 
     backend.faults.append(("PUT", "/asks/", underbid))
-    with served(backend) as url:
-        here = Place(tmp_path)
-        here.write(provider={"use": "vast", "key": "env:FAKE_KEY", "base_url": url})
-        market = Market("vast", backend, here)
+    with described_market("vast", backend, tmp_path, monkeypatch) as market:
         with market.session() as session:
             rental = rent_here(session)
             assert [m.id for m in backend.made.values()] == [rental.instance_id]
