@@ -1,14 +1,15 @@
 """How planning, a look at everything, and memory grow: 10, 100 and 1,000 nodes.
 
-Counts what depends on the machine's mood in seconds, and what does not (calls to the provider, write transactions)
-exactly. Limits: planning 0.3 s at 1,000 nodes; a look with no news makes only the list calls that paging needs, none by
-id, and no write; peak memory of the process 150 MB.
+Seconds depend on the machine's mood; calls to the provider and ledger transactions are counted exactly. Limits:
+planning 0.3 s at 1,000 nodes; a look and a reconcile without news make the one list call, read nothing by id and write
+nothing; peak memory of the process 150 MB. Ends with 1 when one is broken.
 
     python benchmarks/scale.py [10 100 1000]
 """
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import subprocess
@@ -24,17 +25,21 @@ from typing import Any
 import yaml
 
 from gpufleet.domain.market import GpuShape, Instance, InstanceState, Inventory, Offer, OfferQuery, SshEndpoint
+from gpufleet.engine.api import make_plan
 from gpufleet.engine.observe import desired, observed
+from gpufleet.engine.reconcile import audit
 from gpufleet.engine.refresh import refresh
 from gpufleet.engine.session import Session, open_session
 from gpufleet.ledger.database import Database
 from gpufleet.ledger.records import Intent
+from gpufleet.planning.matching import cheapest_match
 from gpufleet.planning.planner import plan
 from gpufleet.providers.base import Account, Capabilities, Ownership
 
 H200, B200 = GpuShape("H200", 8), GpuShape("B200", 8)
 NOW = datetime.now(UTC)
 SIZES = (10, 100, 1000)
+PLAN_SECONDS, PEAK_MB = 0.3, 150
 
 
 class Market:
@@ -70,18 +75,19 @@ class Market:
         return next(i for i in self.instances if i.instance_id == instance_id)
 
 
-def fleet_file(folder: Path, nodes: int) -> Path:
+def fleet_file(folder: Path, nodes: int, provider: Any = "mock") -> Path:
     half = nodes // 2
     pools = {"prefill": {"gpu": "H200:8", "count": half}, "decode": {"gpu": "B200:8", "count": half}}
     channels = {"chat": {"class": "interactive", "key": "env:K"}}
     path = folder / "fleet.yaml"
     router = {"channels": channels, "without_max_tokens": "tilert"}
-    path.write_text(yaml.safe_dump({"name": "big", "provider": "mock", "pools": pools, "router": router}))
+    path.write_text(yaml.safe_dump({"name": "big", "provider": provider, "pools": pools, "router": router}))
     return path
 
 
 def rented(session: Session, market: Market) -> None:
     """Every node of the file, as if `up` had rented it."""
+    session.store.owner_id()
     for number, node in enumerate(session.fleet.nodes()):
         gpu = session.fleet.pools[node.pool].gpu
         key = f"gf-big-{number}"
@@ -101,7 +107,41 @@ def seconds(work: Any) -> float:
     return time.perf_counter() - began
 
 
-def measure(nodes: int) -> str:
+def counted() -> Counter[str]:
+    """Counts ledger transactions from here on."""
+    seen: Counter[str] = Counter()
+    for kind in ("read", "write"):
+        setattr(Database, kind, _noting(getattr(Database, kind), seen, f"ledger {kind}s"))
+    return seen
+
+
+def _noting(original: Any, seen: Counter[str], name: str) -> Any:
+    def noted(self: Database) -> Any:
+        seen[name] += 1
+        return original(self)
+
+    return noted
+
+
+def scarce(nodes: int) -> float:
+    """Two pools that share a market of single machines: thrice as many offers as nodes, a quarter of them for both."""
+    prices = (Decimal(2000 + n * 7919 % 1000) / 100 for n in range(nodes * 3))
+    offers = [Offer("mock", f"{n}", H200, 141, price, "east", stock=1) for n, price in enumerate(prices)]
+    needs = {"prefill": nodes // 2, "native": nodes // 2}
+    return seconds(lambda: cheapest_match(needs, {"prefill": offers, "native": offers[::4]}))
+
+
+def whole_plan(nodes: int) -> float:
+    """`gpufleet plan` as a user starts it, on a market of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        stock = dict.fromkeys(("h200x8-east", "b200x8-east"), nodes)
+        file = fleet_file(Path(folder), nodes, {"use": "mock", "directory": "market", "stock": stock})
+        command = [sys.executable, "-m", "gpufleet", "plan", str(file), "--output", "json"]
+        env = {**os.environ, "GPUFLEET_STATE": f"{folder}/s", "K": "key"}
+        return min(seconds(lambda: subprocess.run(command, env=env, check=True, capture_output=True)) for _ in range(3))
+
+
+def measure(nodes: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         os.environ["K"] = "key"
@@ -114,32 +154,57 @@ def measure(nodes: int) -> str:
             rented(session, market)
             refresh(session)
             market.calls.clear()
-            writes: Counter[str] = Counter()
-            original = Database.write
-
-            def counted(self: Database) -> Any:
-                writes["n"] += 1
-                return original(self)
-
-            Database.write = counted  # type: ignore[method-assign]
+            transactions = counted()
             looked = seconds(lambda: refresh(session))
-            Database.write = original  # type: ignore[method-assign]
-            calls = dict(market.calls)
+            look = {**market.calls, **transactions}
+            market.calls.clear()
+            transactions.clear()
+            reconciled = seconds(lambda: audit(session))
+            reconcile = {**market.calls, **transactions}
             kept = observed(session)
             again = min(seconds(lambda: plan(goal, kept, NOW)) for _ in range(3))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return (
-        f"{nodes:>5} nodes: plan from nothing {fresh:.3f} s, plan with all there {again:.3f} s; "
-        f"a look without news {looked:.3f} s, calls {calls}, writes {writes['n']}; peak {peak:.0f} MB"
-    )
+            made = seconds(lambda: make_plan(session))
+    return {
+        "nodes": nodes,
+        "plan from nothing": fresh,
+        "plan with all there": again,
+        "sharing a scarce market": scarce(nodes),
+        "make_plan with all there, ledger and listing read": made,
+        "a look without news": looked,
+        "its calls": look,
+        "reconcile without news": reconciled,
+        "reconcile's calls": reconcile,
+        "peak MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "gpufleet plan, the process": whole_plan(nodes),
+    }
+
+
+def broken_limits(figures: dict[str, Any]) -> list[str]:
+    """What is worse than it may be."""
+    slow = [name for name in ("plan from nothing", "plan with all there") if figures[name] > PLAN_SECONDS]
+    heavy = ["peak MB"] if figures["peak MB"] > PEAK_MB else []
+    called = [
+        f"{name}: {figures[name]}"
+        for name in ("its calls", "reconcile's calls")
+        if figures[name].get("inventory") != 1 or figures[name].get("get") or figures[name].get("ledger writes")
+    ]
+    return [f"{figures['nodes']} nodes: {what}" for what in (*slow, *heavy, *called)]
 
 
 def main() -> None:
     if sys.argv[1:2] == ["--one"]:
-        print(measure(int(sys.argv[2])))
+        print(json.dumps(measure(int(sys.argv[2]))))
         return
+    broken: list[str] = []
     for size in [int(word) for word in sys.argv[1:]] or SIZES:
-        subprocess.run([sys.executable, __file__, "--one", str(size)], check=True)
+        command = [sys.executable, __file__, "--one", str(size)]
+        figures = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        print(f"{figures['nodes']} nodes")
+        for name, value in figures.items():
+            print(f"  {name:50} {f'{value:.3f}' if isinstance(value, float) else value}")
+        broken += broken_limits(figures)
+    print("\n".join(broken) or "within the limits")
+    raise SystemExit(bool(broken))
 
 
 if __name__ == "__main__":
