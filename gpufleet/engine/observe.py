@@ -46,8 +46,7 @@ def desired(session: Session) -> Desired:
 def expected_phases(session: Session, node: NodeName) -> Mapping[str, float]:
     """Expected simulated seconds per phase of a node, boot left out."""
     role = session.fleet.role_of(node.pool)
-    first = next(iter(session.fleet.nodes_of(Role.DECODE)), None)
-    return phase_seconds(role, first_decode=node == first)
+    return phase_seconds(role, first_decode=node == session.fleet.first_of(Role.DECODE))
 
 
 def observed(session: Session) -> Observed:

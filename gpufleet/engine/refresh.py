@@ -28,7 +28,7 @@ def refresh_one(session: Session, provider: Provider) -> Listing:
     listing = Listing(provider, give_up=session.read_seconds)
     session.account(provider)
     mine = [r for r in session.store.rentals(session.fleet.name) if r.provider == provider.name]
-    session.store.update_rentals(_seen(session, provider, listing, mine))
+    session.store.update_rentals(_seen(session, provider, listing, mine), known=mine)
     return listing
 
 

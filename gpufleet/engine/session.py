@@ -114,9 +114,7 @@ class Session:
 
     def owing_providers(self) -> list[str]:
         """Names of providers where something of this fleet is not confirmed gone, or may be."""
-        names = {rental.provider for rental in self.store.rentals(self.fleet.name)}
-        names |= {owed.provider for owed in self.store.open_obligations(self.fleet.name)}
-        return sorted(names | {intent.intent.provider for intent in self.store.open_intents(self.fleet.name)})
+        return self.store.owing_providers(self.fleet.name)
 
     def providers(self) -> list[Provider]:
         """Every provider that this fleet uses or still has rentals with."""

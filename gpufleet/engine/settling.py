@@ -13,8 +13,7 @@ def settling(session: Session, provider: Provider, rental: Rental) -> bool:
     """Whether the rental is so fresh that its absence says nothing: the provider may not show it yet."""
     if provider.caps.lifetime is Lifetime.RELEASE:
         return False
-    intents = session.store.intents(session.fleet.name)
-    sent = next((i.sent_at for i in intents if i.intent.key == rental.key), None)
+    sent = session.store.sent_at(rental.key)
     return sent is not None and window_left(provider, sent) > 0
 
 

@@ -66,9 +66,11 @@ def _settle(session: Session, provider: Provider, listing: Listing) -> None:
 
 def _take_in(session: Session, provider: Provider, listing: Listing) -> None:
     """Record what carries a key of ours and is in no record: a late answer to a lost create, or a second one."""
-    keys = {i.intent.key for i in session.store.intents(session.fleet.name) if i.intent.provider == provider.name}
+    fleet = session.fleet.name
+    keys = {i.intent.key for i in session.store.intents(fleet) if i.intent.provider == provider.name}
+    held = {(r.instance_id, r.key) for r in session.store.rentals(fleet) if r.provider == provider.name}
     for instance in listing.inventory().instances:
-        if instance.name in keys and instance.state.may_bill:
+        if instance.name in keys and instance.state.may_bill and (instance.instance_id, instance.name) not in held:
             known = session.store.rental(provider.name, instance.instance_id)
             if known is None or (known.key != instance.name and not known.live):
                 session.store.record_rental(instance.name, instance)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 
 from gpufleet.domain.market import InstanceState, Offer
@@ -57,7 +57,8 @@ def _carry_out(session: Session, plan: Plan, machines: Machines) -> None:
     unwanted = _unwanted(session, plan)
     serving = [r for r in unwanted if r.serving is Serving.READY and r.state is InstanceState.RUNNING]
     _end(session, plan, [r for r in unwanted if r not in serving])
-    targets = {action.node: _target(session, action) for action in plan.actions if action.kind in WANTED_KINDS}
+    rented = {(r.node, r.instance_id): r for r in session.store.rentals(session.fleet.name)}
+    targets = {action.node: _target(session, action, rented) for action in plan.actions if action.kind in WANTED_KINDS}
     watches = {node: _watch(session, node) for node in targets}
     work = BringUp(session, acquirer, targets, watches)
     if serving:
@@ -178,10 +179,9 @@ def live_rentals(session: Session) -> dict[NodeName, Rental]:
     }
 
 
-def _target(session: Session, action: Action) -> Target:
+def _target(session: Session, action: Action, rented: Mapping[tuple[NodeName, str], Rental]) -> Target:
     stays = action.kind in {ActionKind.UPDATE, ActionKind.KEEP}
-    rentals = session.store.rentals(session.fleet.name) if stays else []
-    rental = next((r for r in rentals if (r.node, r.instance_id) == (action.node, action.instance_id)), None)
+    rental = rented.get((action.node, action.instance_id or "")) if stays else None
     work = action.kind is not ActionKind.KEEP
     region = action.offer.region if action.offer else rental.region if rental else ""
     return Target(action.node, _offers(session, action, region), rental, work)

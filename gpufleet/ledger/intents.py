@@ -73,6 +73,12 @@ class Intents(Journal):
         """Calls whose outcome is not known yet."""
         return self.intents(fleet, OPEN_INTENTS)
 
+    def sent_at(self, key: str) -> datetime | None:
+        """When a create call left; None for one that never did, or that is not of this ledger."""
+        with self._db.read() as connection:
+            at: datetime | None = connection.execute(select(INTENTS.c.sent_at).where(INTENTS.c.key == key)).scalar()
+            return at
+
     def pending_usd_per_hour(self, fleet: str) -> Decimal:
         """USD per hour that calls of unknown outcome may already cost."""
         open_ones = (record.intent for record in self.open_intents(fleet))

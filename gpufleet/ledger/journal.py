@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, insert, select, union, update
 
 from gpufleet.domain.nodes import NodeName
 from gpufleet.ledger.database import Database
 from gpufleet.ledger.errors import LedgerConflict
 from gpufleet.ledger.records import OPEN_INTENTS, Event, FleetRecord, Run
-from gpufleet.ledger.schema import ACCOUNTS, EVENTS, FACTS, FLEETS, INTENTS, OBLIGATIONS, RUNS
+from gpufleet.ledger.schema import ACCOUNTS, EVENTS, FACTS, FLEETS, INTENTS, OBLIGATIONS, RENTALS, RUNS
 
 Clock = Callable[[], datetime]
 OWNER_LENGTH = 4
@@ -96,6 +96,16 @@ class Journal:
         """
         with self._db.read() as connection:
             return _options(connection, fleet, provider)
+
+    def owing_providers(self, fleet: str) -> list[str]:
+        """Where something of the fleet is not confirmed gone, or a create call of unknown outcome may have made it."""
+        wanted = union(
+            select(RENTALS.c.provider).where(RENTALS.c.fleet == fleet, RENTALS.c.ended_at.is_(None)),
+            select(OBLIGATIONS.c.provider).where(OBLIGATIONS.c.fleet == fleet, OBLIGATIONS.c.closed_at.is_(None)),
+            select(INTENTS.c.provider).where(INTENTS.c.fleet == fleet, INTENTS.c.state.in_(list(OPEN_INTENTS))),
+        )
+        with self._db.read() as connection:
+            return sorted(connection.execute(wanted).scalars())
 
     def log_event(self, fleet: str, node: NodeName | None, kind: str, data: Mapping[str, Any] | None = None) -> None:
         """Append what happened. ``data`` is plain JSON and never holds a secret."""

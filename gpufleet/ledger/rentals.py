@@ -115,14 +115,19 @@ class Rentals(Obligations):
         with self._db.write() as connection:
             return self._update(connection, known_rental(connection, instance.provider, instance.instance_id), instance)
 
-    def update_rentals(self, instances: Iterable[Instance]) -> None:
+    def update_rentals(self, instances: Iterable[Instance], *, known: Iterable[Rental]) -> None:
         """`update_rental` for many, in one transaction; what says nothing new is not written.
+
+        Args:
+            known: these rentals as they were read just now.
 
         Raises:
             LedgerConflict: one was never recorded.
         """
-        known = {(r.provider, r.instance_id): r for r in self.rentals()}
-        if news := [i for i in instances if is_news(known.get((i.provider, i.instance_id)), i)]:
+        before = {(r.provider, r.instance_id): r for r in known}
+        told = [(before.get((i.provider, i.instance_id)), i) for i in instances]
+        held = {(o.provider, o.kind, o.ref) for o in self.open_obligations()} if any(i.extras for _, i in told) else ()
+        if news := [i for rental, i in told if is_news(rental, i, held)]:
             with self._db.write() as connection:
                 for instance in news:
                     self._update(

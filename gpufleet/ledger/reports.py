@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
 from datetime import datetime
 from decimal import Decimal
@@ -27,9 +27,11 @@ def reported(instance: Instance) -> dict[str, Any]:
     }
 
 
-def is_news(rental: Rental | None, instance: Instance) -> bool:
-    """Whether an instance's report says anything that is not in the record."""
-    if rental is None or instance.extras or instance.ended_at is not None:
+def is_news(rental: Rental | None, instance: Instance, held: Collection[tuple[str, str, str]]) -> bool:
+    """Whether an instance's report says anything that is not in the record, or names an extra that is not owed."""
+    if rental is None or instance.ended_at is not None:
+        return True
+    if any((instance.provider, extra.kind, extra.ref) not in held for extra in instance.extras):
         return True
     told = {name: value for name, value in reported(instance).items() if value is not None and name != "ssh"}
     rate, started = rate_of(instance), aware(instance.created_at)

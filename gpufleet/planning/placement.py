@@ -8,11 +8,10 @@ from decimal import Decimal
 
 from gpufleet.domain.market import Offer
 from gpufleet.domain.nodes import NodeName
+from gpufleet.planning.matching import Taken, cheapest_match, identity, price_order
 from gpufleet.planning.model import Desired
 from gpufleet.spec.model import Pool
 
-Taken = dict[str, list[Offer]]
-"""Offers per pool, one entry per node."""
 _REGIONS_TOLD = 3
 _FABRICS = {"ib", "roce"}
 
@@ -110,22 +109,6 @@ def fits(pool: Pool, offer: Offer) -> bool:
     )
 
 
-def cheapest_match(needs: Mapping[str, int], market: Mapping[str, Sequence[Offer]]) -> Taken:
-    """The largest set of offer units that the pools can share out, and the cheapest among those.
-
-    Units are tried from the cheapest on, and one that is taken moves to another pool when that makes room (augmenting
-    paths); a unit's price does not depend on its pool, so this greedy order is optimal.
-    """
-    taken: Taken = {pool: [] for pool in needs}
-    fitting = {pool: {_identity(offer) for offer in market.get(pool, ())} for pool in needs}
-    for offer in _by_price(market):
-        units = sum(needs.values()) if offer.stock is None else offer.stock
-        for _ in range(min(units, sum(needs.values()))):
-            if not _take(offer, needs, fitting, taken, set()):
-                break
-    return taken
-
-
 def _place_at(
     desired: Desired,
     provider: str,
@@ -153,7 +136,7 @@ def _place_at(
 def _as_cluster(desired: Desired, nodes: Sequence[NodeName], market: Mapping[str, Sequence[Offer]]) -> Offer | None:
     """The cheapest cluster that all of the nodes could be: equal ones, as many as it has."""
     pools = [desired.fleet.pools[node.pool] for node in nodes]
-    offers = {_identity(o): o for node in nodes for o in market.get(node.pool, ()) if o.cluster}
+    offers = {identity(o): o for node in nodes for o in market.get(node.pool, ()) if o.cluster}
     fitting = [
         offer
         for offer in offers.values()
@@ -161,7 +144,7 @@ def _as_cluster(desired: Desired, nodes: Sequence[NodeName], market: Mapping[str
         and offer.cluster.min_nodes <= len(nodes) <= offer.cluster.max_nodes
         and all(fits(pool, replace(offer, cluster=None)) for pool in pools)
     ]
-    return min(fitting, key=_order, default=None)
+    return min(fitting, key=price_order, default=None)
 
 
 def _is_better(choices: Mapping[str, Taken], nodes: Sequence[NodeName], whole: Offer) -> bool:
@@ -182,26 +165,9 @@ def _within(desired: Desired, fitting: Mapping[str, Sequence[Offer]], region: st
     }
 
 
-def _take(
-    offer: Offer, needs: Mapping[str, int], fitting: Mapping[str, set[tuple[str, str]]], taken: Taken, tried: set[str]
-) -> bool:
-    suits = [pool for pool in needs if pool not in tried and _identity(offer) in fitting[pool]]
-    for pool in suits:
-        if len(taken[pool]) < needs[pool]:
-            taken[pool].append(offer)
-            return True
-    for pool in suits:
-        tried.add(pool)
-        for position, other in enumerate(taken[pool]):
-            if _take(other, needs, fitting, taken, tried):
-                taken[pool][position] = offer
-                return True
-    return False
-
-
 def _hand_out(nodes: Sequence[NodeName], taken: Taken) -> dict[NodeName, Offer]:
     """Lower indices get the cheaper offers."""
-    left = {pool: sorted(offers, key=_order) for pool, offers in taken.items()}
+    left = {pool: sorted(offers, key=price_order) for pool, offers in taken.items()}
     return {node: left[node.pool].pop(0) for node in nodes if left[node.pool]}
 
 
@@ -223,19 +189,6 @@ def _lack(desired: Desired, pool: str, count: int, taken: Taken) -> str:
     limit = desired.fleet.pools[pool].max_usd_per_hour
     price = f" at up to ${limit}/h" if limit is not None else ""
     return f"{count - len(taken[pool])} of {count} {desired.fleet.pools[pool].gpu}{price} for {pool} missing"
-
-
-def _by_price(market: Mapping[str, Sequence[Offer]]) -> list[Offer]:
-    distinct = {_identity(offer): offer for offers in market.values() for offer in offers}
-    return sorted(distinct.values(), key=_order)
-
-
-def _identity(offer: Offer) -> tuple[str, str]:
-    return (offer.provider, offer.offer_id)
-
-
-def _order(offer: Offer) -> tuple[Decimal, str, str]:
-    return (offer.usd_per_hour, offer.provider, offer.offer_id)
 
 
 def _size(taken: Taken) -> int:

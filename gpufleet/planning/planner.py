@@ -223,17 +223,18 @@ def _regions_in_use(fates: Sequence[Action], chosen: Mapping[NodeName, ObservedN
 
 def _with_times(desired: Desired, actions: Sequence[Action]) -> list[Action]:
     """When each node is ready. Decode nodes copy the weights that the first of them converts, so none is before it."""
-    own = {action: _own_seconds(desired, action) for action in actions}
-    decode = [a for a in actions if a.role is Role.DECODE and a.kind in WANTED_KINDS]
-    first = min(decode, key=lambda action: _rank(desired.fleet, action)[1:], default=None)
-    floor = own[first] if first is not None else 0.0
-    return [
-        replace(
-            action,
-            seconds_to_ready=max(own[action], floor) if action in decode and own[action] else own[action],
-        )
-        for action in actions
-    ]
+    first = min(filter(_decodes, actions), key=lambda action: _rank(desired.fleet, action)[1:], default=None)
+    floor = _own_seconds(desired, first) if first is not None else 0.0
+    return [replace(action, seconds_to_ready=_seconds(desired, action, floor)) for action in actions]
+
+
+def _decodes(action: Action) -> bool:
+    return action.role is Role.DECODE and action.kind in WANTED_KINDS
+
+
+def _seconds(desired: Desired, action: Action, floor: float) -> float:
+    own = _own_seconds(desired, action)
+    return max(own, floor) if own and _decodes(action) else own
 
 
 def _own_seconds(desired: Desired, action: Action) -> float:

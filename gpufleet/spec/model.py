@@ -319,6 +319,10 @@ class Fleet(Strict):
         """Every node of a role, in file order."""
         return [NodeName(name, i) for name in self.pools_of(role) for i in range(self.pools[name].count)]
 
+    def first_of(self, role: Role) -> NodeName | None:
+        """The first node of a role, in file order."""
+        return next((NodeName(name, 0) for name in self.pools_of(role) if self.pools[name].count), None)
+
     def provider_of(self, pool: str) -> ProviderUse:
         """Where a pool's nodes are rented first of all."""
         return self.providers_of(pool)[0]

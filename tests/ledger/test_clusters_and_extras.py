@@ -116,7 +116,7 @@ def test_the_key_of_a_jump_host_is_pinned_for_the_life_of_the_rental(store: Stor
     rent(store, ssh=ssh)
     store.pin_jump_key("mock", "i-0", "ssh-ed25519 J")
     store.update_rental(instance(ssh=ssh, private_ip="10.0.0.3"))
-    store.update_rentals([instance(ssh=ssh)])
+    store.update_rentals([instance(ssh=ssh)], known=store.rentals("f"))
     (rental,) = store.rentals("f")
     assert rental.ssh is not None
     assert rental.ssh.jump == SshEndpoint("203.0.113.9", host_key="ssh-ed25519 J")

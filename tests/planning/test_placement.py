@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufleet.domain.market import ClusterTerms, Offer
+from gpufleet.planning.matching import cheapest_match
 from gpufleet.planning.model import Observed
-from gpufleet.planning.placement import cheapest_match
 from gpufleet.planning.planner import plan
 from tests.planning.builders import B200, H200, NOW, fleet, market, node, offer, want
 
