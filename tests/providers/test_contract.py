@@ -28,6 +28,13 @@ class TestMock(ProviderContract):
         return mock.with_options(stock={"bigram-east": 3})
 
 
+class TestMockWithAllAbilities(ProviderContract):
+    @pytest.fixture
+    def place(self, mock: Place) -> Place:
+        options = {"volumes": True, "ssh_keys": True, "clusters": True, "account": "mine"}
+        return mock.with_options(stock={"bigram-east": 3}, **options)
+
+
 class TestSsh(ProviderContract):
     @pytest.fixture
     def place(self, tmp_path: Path) -> Place:

@@ -7,7 +7,7 @@ exact fractions, and not with `gpufleet.domain.money`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 
 from gpufleet.providers.document import Document
 from gpufleet.providers.mock.lifecycle import ends_at
-from gpufleet.providers.mock.market import Market, Rental, document
+from gpufleet.providers.mock.market import Market, Rental, Volume, document
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,36 @@ def read(directory: Path, now: datetime | None = None) -> list[Charge]:
         running = [_charge(r, now, ended=None) for r in market.rentals.values() if not r.billed]
         with _book(directory).locked() as statement:
             return [*statement.lines, *running]
+
+
+@dataclass(frozen=True)
+class VolumeCharge:
+    """One disk on the bill."""
+
+    volume_id: str
+    name: str
+    used_by: str
+    started: datetime
+    ended: datetime | None
+    usd: Decimal
+
+
+def volumes(directory: Path, now: datetime | None = None) -> list[VolumeCharge]:
+    """Every disk of the market, deleted or not; they are billed to the second."""
+    now = now or datetime.now(UTC)
+    with document(directory).locked() as market:
+        return [
+            VolumeCharge(
+                v.volume_id, v.name, v.used_by, v.created_at, v.deleted_at, _volume_usd(v, v.deleted_at or now)
+            )
+            for v in market.volumes.values()
+        ]
+
+
+def keys(directory: Path) -> list[str]:
+    """Names of the SSH keys that the market holds, of all accounts. They cost nothing, and lie about."""
+    with document(directory).locked() as market:
+        return [key.name for key in market.ssh_keys.values()]
 
 
 def settle(directory: Path, market: Market, now: datetime) -> bool:
@@ -87,9 +117,19 @@ def _charge(rental: Rental, until: datetime, *, ended: datetime | None) -> Charg
 
 
 def _usd(rental: Rental, until: datetime) -> Decimal:
-    elapsed = until - rental.created_at
-    micros = max(0, (elapsed.days * 86400 + elapsed.seconds) * 1_000_000 + elapsed.microseconds)
-    started_increments = -(-micros // (rental.increment_s * 1_000_000))
+    started_increments = -(-_micros(until - rental.created_at) // (rental.increment_s * 1_000_000))
     seconds = max(started_increments * rental.increment_s, rental.minimum_s)
-    total = Fraction(rental.usd_per_hour) * seconds / 3600
+    return _price(rental.usd_per_hour, seconds)
+
+
+def _volume_usd(volume: Volume, until: datetime) -> Decimal:
+    return _price(volume.usd_per_hour, -(-_micros(until - volume.created_at) // 1_000_000))
+
+
+def _micros(elapsed: timedelta) -> int:
+    return max(0, (elapsed.days * 86400 + elapsed.seconds) * 1_000_000 + elapsed.microseconds)
+
+
+def _price(usd_per_hour: Decimal, seconds: int) -> Decimal:
+    total = Fraction(usd_per_hour) * seconds / 3600
     return Decimal(total.numerator) / Decimal(total.denominator)

@@ -9,7 +9,7 @@ from typing import Annotated
 import yaml
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
-from gpufleet.domain.market import GpuShape, Offer
+from gpufleet.domain.market import ClusterTerms, GpuShape, Offer
 from gpufleet.errors import InvalidFleet
 from gpufleet.providers.adapter import Options
 from gpufleet.spec.values import parse_shape
@@ -35,6 +35,8 @@ class Listing(Options):
     spot: bool = False
     min_rental_seconds: int = 0
     billing_increment_seconds: int = Field(default=1, ge=1)
+    cluster: ClusterTerms | None = None
+    """Rented only as a whole of so many nodes; ``stock`` counts nodes."""
 
     def offer(self, provider: str, *, usd_per_hour: Decimal, stock: int) -> Offer:
         """This line at the price and stock of now."""
@@ -55,6 +57,7 @@ class Listing(Options):
             boot_seconds=self.boot_seconds,
             min_rental_seconds=self.min_rental_seconds,
             billing_increment_seconds=self.billing_increment_seconds,
+            cluster=self.cluster,
         )
 
 

@@ -16,7 +16,10 @@ def running(directory: Path) -> list[int]:
 
 
 def stop_all(directory: Path) -> None:
-    """End every rental of the market now, with all its processes. Safe when there is no market."""
+    """End every rental of the market now with its processes, and delete what is beside them.
+
+    Safe when there is no market.
+    """
     directory = directory.resolve()
     if not directory.is_dir():
         return
@@ -28,6 +31,9 @@ def stop_all(directory: Path) -> None:
             if ended is None or ended > now:
                 rental.terminate_at, rental.terminating_seconds = now, 0.0
             rental.lagging_polls, rental.swept = 0, True
+        for volume in market.volumes.values():
+            volume.deleted_at = volume.deleted_at or now
+        market.ssh_keys.clear()
         billing.settle(directory, market, now)
         memory.save(market)
         processes.end(_roots(directory))

@@ -10,6 +10,10 @@ from gpufleet.providers.mock.market import Rental
 State = InstanceState
 ALIVE = frozenset({State.PROVISIONING, State.BOOTING, State.RUNNING})
 """States in which the node's process should run."""
+_MESSAGES = {
+    State.PREEMPTED: "taken back by the market",
+    State.ERROR: "no machine was free after all",
+}
 
 
 def begins_to_end_at(rental: Rental) -> datetime | None:
@@ -39,6 +43,10 @@ def state_at(rental: Rental, now: datetime) -> InstanceState:
         return State.PREEMPTED
     if now < rental.after(rental.provision_seconds):
         return State.PROVISIONING
+    if rental.fails_after_seconds is not None and now >= rental.after(rental.fails_after_seconds):
+        return State.ERROR
+    if rental.stopped:
+        return State.STOPPED
     return State.BOOTING if now < rental.after(rental.boot_seconds) else State.RUNNING
 
 
@@ -53,11 +61,21 @@ def is_listed(rental: Rental, now: datetime) -> bool:
     return now >= rental.after(rental.listed_after_seconds)
 
 
-def show(rental: Rental, now: datetime, *, provider: str, unknown: bool = False) -> Instance:
-    """The instance as the market shows it; a terminated one that is not swept yet still shows ``terminating``."""
+def is_known(rental: Rental, now: datetime) -> bool:
+    """False while a fresh instance is not even found by its id."""
+    return now >= rental.after(rental.known_after_seconds)
+
+
+def shown_state(rental: Rental, now: datetime) -> InstanceState:
+    """As the market tells it; a terminated instance that is not swept yet still shows ``terminating``."""
     state = state_at(rental, now)
-    if state is State.TERMINATED and (not rental.swept or rental.lagging_polls > 0):
-        state = State.TERMINATING
+    late = state is State.TERMINATED and (not rental.swept or rental.lagging_polls > 0)
+    return State.TERMINATING if late else state
+
+
+def show(rental: Rental, now: datetime, *, provider: str, unknown: bool = False) -> Instance:
+    """The instance as the market shows it."""
+    state = shown_state(rental, now)
     raw = "rebalancing" if unknown else state.value
     return Instance(
         provider=provider,
@@ -73,7 +91,10 @@ def show(rental: Rental, now: datetime, *, provider: str, unknown: bool = False)
         host_id=rental.host_id,
         created_at=rental.created_at,
         ended_at=ends_at(rental) if state is State.TERMINATED else None,
-        message="taken back by the market" if state is State.PREEMPTED else "",
+        message=_MESSAGES.get(state, ""),
+        expires_at=rental.deadline_at,
+        cluster_id=rental.cluster_id,
+        rank=rental.rank,
     )
 
 

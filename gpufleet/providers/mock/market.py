@@ -53,6 +53,15 @@ class Rental(BaseModel):
     rekeyed: bool = False
     swept: bool = False
     """Every process of the ended node is gone."""
+    account: str = ""
+    known_after_seconds: float = 0.0
+    """From when on a read by id finds it."""
+    fails_after_seconds: float | None = None
+    """When the market finds that it has no such machine after all."""
+    stopped: bool = False
+    """Made, and never started."""
+    cluster_id: str | None = None
+    rank: int | None = None
     billed: bool = False
     """Its line stands in the bill."""
 
@@ -66,11 +75,49 @@ class Rental(BaseModel):
         return (start or self.created_at) + timedelta(seconds=simulated / self.time_scale)
 
 
+class Volume(BaseModel):
+    """A disk that outlives what it was made with."""
+
+    volume_id: str
+    account: str
+    name: str
+    """The key of the create call that made it."""
+    used_by: str
+    """An instance or a cluster; empty when that never came to be."""
+    usd_per_hour: Decimal
+    created_at: datetime
+    deleted_at: datetime | None = None
+
+
+class SshKey(BaseModel):
+    """A public key that may be put on instances."""
+
+    key_id: str
+    account: str
+    name: str
+    public_key: str
+
+
+class ClusterRecord(BaseModel):
+    """Instances that were made together and end together."""
+
+    cluster_id: str
+    account: str
+    key: str
+    members: list[str]
+    """Instances, by rank."""
+    created_at: datetime
+    listed_at: datetime
+
+
 class Market(BaseModel):
     """Everything the market remembers."""
 
     salt: str = Field(default_factory=lambda: secrets.token_hex(8))
     rentals: dict[str, Rental] = Field(default_factory=dict)
+    volumes: dict[str, Volume] = Field(default_factory=dict)
+    clusters: dict[str, ClusterRecord] = Field(default_factory=dict)
+    ssh_keys: dict[str, SshKey] = Field(default_factory=dict)
     calls: dict[str, int] = Field(default_factory=dict)
     """Calls so far by moment; faults count by them."""
     fired: dict[str, int] = Field(default_factory=dict)
@@ -80,8 +127,27 @@ class Market(BaseModel):
 
     def next_id(self) -> str:
         """Unique over markets, and the same again when a killed create is followed by another one."""
-        text = f"{self.salt}:{len(self.rentals)}"
-        return f"i-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+        return self._id("i", len(self.rentals))
+
+    def next_volume_id(self) -> str:
+        """As `next_id`."""
+        return self._id("vol", len(self.volumes))
+
+    def next_cluster_id(self) -> str:
+        """As `next_id`."""
+        return self._id("c", len(self.clusters))
+
+    def next_key_id(self) -> str:
+        """Not of a number: keys are deleted for good."""
+        return f"key-{secrets.token_hex(6)}"
+
+    def volumes_of(self, owner_id: str) -> list[Volume]:
+        """Volumes that are there, made with an instance or a cluster."""
+        return [v for v in self.volumes.values() if v.used_by == owner_id and v.deleted_at is None]
+
+    def _id(self, kind: str, number: int) -> str:
+        text = f"{self.salt}:{number}" if kind == "i" else f"{self.salt}:{kind}:{number}"
+        return f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
 def document(directory: Path) -> Document[Market]:
@@ -89,9 +155,10 @@ def document(directory: Path) -> Document[Market]:
     return Document(directory / "market.json", Market)
 
 
-def account_id(directory: Path) -> str:
-    """``mock-<hash of the directory>``: another directory is another account."""
-    return f"mock-{hashlib.sha256(str(directory).encode()).hexdigest()[:12]}"
+def account_id(directory: Path, account: str = "") -> str:
+    """``mock-<hash of the directory>[-<account>]``: another directory is another account too."""
+    place = f"mock-{hashlib.sha256(str(directory).encode()).hexdigest()[:12]}"
+    return f"{place}-{account}" if account else place
 
 
 def node_file(rental: Rental, machine: dict[str, Any], public_key: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from gpufleet.providers.adapter import Options
 
 KINDS: dict[str, tuple[str, ...]] = {
+    "whoami": ("transient", "429", "auth", "other-account"),
     "offers": ("transient", "429", "auth"),
     "create": (
         "capacity",
@@ -26,20 +27,44 @@ KINDS: dict[str, tuple[str, ...]] = {
         "error-500",
         "error-500-after-create",
         "double",
+        "id-in-error",
+        "dearer",
+        "volume-left",
     ),
-    "get": ("transient", "429", "unknown-state"),
-    "inventory": ("transient", "429", "partial", "empty", "lag", "unknown-state"),
+    "get": ("transient", "429", "unknown-state", "lag"),
+    "inventory": ("transient", "429", "partial", "empty", "lag", "unknown-state", "duplicate"),
+    "clusters": ("transient", "429", "partial", "empty"),
     "terminate": ("error-500", "429", "ok-but-running", "ignored", "not-yet"),
-    "boot": ("slow", "never", "dead", "bad-gpu", "old-driver", "small-disk", "host-key-change"),
+    "keys": ("transient", "429", "lost-answer"),
+    "extras": ("transient", "429", "partial"),
+    "delete": ("error-500", "429", "ignored", "not-yet"),
+    "boot": (
+        "slow",
+        "never",
+        "dead",
+        "stopped",
+        "no-capacity",
+        "bad-gpu",
+        "old-driver",
+        "small-disk",
+        "host-key-change",
+    ),
     "run": ("preemption", "bad-gpu", "old-driver", "small-disk", "host-key-change"),
 }
 """Which faults exist at which moment. Those not named after the error they raise:
 
-create: ``lost-answer``, ``error-500-after-create`` and ``double`` rent (``double`` twice) and raise AmbiguousOutcome;
-``error-500`` raises it and rents nothing; ``hang`` rents and answers late; ``price-change`` raises the price by half.
-inventory: ``partial`` is a ProtocolError; ``empty`` lies that there is nothing; ``lag`` hides a fresh instance.
-terminate: ``ok-but-running`` begins the end late; ``ignored`` says yes and does nothing; ``not-yet`` refuses.
-boot: ``dead`` runs, but SSH never answers; ``host-key-change`` shows another key than the market tells.
+whoami: ``other-account`` answers for somebody else.
+create (of clusters too): ``lost-answer``, ``error-500-after-create``, ``id-in-error`` and ``double`` rent (``double``
+twice, though no cluster) and raise AmbiguousOutcome, ``id-in-error`` with the id; ``error-500`` raises it and rents
+nothing; ``hang`` rents and answers late; ``price-change`` raises the price by half; ``dearer`` rents at such a price
+whatever the request's limit; ``volume-left`` has made the disk when it finds that the quota is reached.
+get: ``lag`` knows nothing of a fresh instance, neither to read nor to end it.
+inventory: ``partial`` is a ProtocolError; ``empty`` lies that there is nothing; ``lag`` hides a fresh instance or
+cluster; ``duplicate`` lists everything twice.
+terminate (of clusters too), delete (of volumes and keys): ``ok-but-running`` begins the end late; ``ignored`` says yes
+and does nothing; ``not-yet`` refuses.
+boot: ``dead`` runs, but SSH never answers; ``host-key-change`` shows another key than the market tells; ``stopped`` is
+made and never started; ``no-capacity`` fails after it was accepted, and bills until it is terminated.
 run: ``preemption`` ends the node's processes, and the meter goes on until terminate, as real markets do with the disk;
 ``host-key-change`` reboots it with a new key.
 """
@@ -48,7 +73,21 @@ run: ``preemption`` ends the node's processes, and the meter goes on until termi
 class Fault(Options):
     """One thing that goes wrong. Counted on disk, so that a run in many processes has it ``times`` times in all."""
 
-    at: Literal["offers", "create", "get", "inventory", "terminate", "boot", "run", "machine"]
+    at: Literal[
+        "whoami",
+        "offers",
+        "create",
+        "get",
+        "inventory",
+        "clusters",
+        "terminate",
+        "keys",
+        "extras",
+        "delete",
+        "boot",
+        "run",
+        "machine",
+    ]
     """``machine`` passes ``kind`` on to the node's stand-in programs as it is."""
     kind: Annotated[str, BeforeValidator(str)]
     node: str | None = None
@@ -109,6 +148,16 @@ class MockOptions(Options):
     """By offer id, over the price list."""
     network: Annotated[str, AfterValidator(_loopback)] = "127.64.0.0/16"
     ssh_port: int = Field(default=2222, ge=1, le=65535)
+    account: str = ""
+    """Whose credentials these are; other accounts share the stock, and see nothing of this one."""
+    ownership: Literal["name", "none"] = "name"
+    """``none``: it keeps no name of ours."""
+    volumes: bool = False
+    """Every instance, and every cluster, is made with a disk that outlives it and bills until it is deleted."""
+    ssh_keys: bool = False
+    """A public key must be uploaded before an instance can be made with it."""
+    clusters: bool = False
+    """It has the price list's clusters too."""
     idempotent_create: bool = False
     """A second create with the same key returns the first instance; off, it rents another one."""
     refuse_early_terminate: bool = False

@@ -16,7 +16,7 @@ from gpufleet.providers.mock import hostkey, processes
 from gpufleet.providers.mock.lifecycle import ALIVE, state_at
 from gpufleet.providers.mock.market import Market, Rental
 
-_OVER = frozenset({InstanceState.TERMINATED, InstanceState.PREEMPTED})
+_OVER = frozenset({InstanceState.TERMINATED, InstanceState.PREEMPTED, InstanceState.ERROR, InstanceState.STOPPED})
 
 
 def prepare(root: Path, node_file: dict[str, Any]) -> None:
