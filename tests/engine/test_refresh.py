@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from gpufleet.domain.market import Inventory
+from gpufleet.domain.market import InstanceState, Inventory
 from gpufleet.domain.nodes import NodeName
 from gpufleet.engine.refresh import refresh
 from gpufleet.engine.session import Session
 from gpufleet.engine.sweep import sweep
 from gpufleet.ledger.database import Database
 from tests.engine.market import Odd, end_all, place, provider_of, rent_one, take_the_place_of
+from tests.providers.places import eventually
 
 
 class Counting(Odd):
@@ -46,11 +47,21 @@ def counted(session: Session, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return counting.calls
 
 
+def all_running(session: Session) -> None:
+    """Look until nothing boots any more: a node that starts is news."""
+
+    def running() -> bool:
+        refresh(session)
+        return all(r.state is InstanceState.RUNNING for r in session.store.rentals("test"))
+
+    eventually(running)
+
+
 def test_a_look_without_news_is_one_listing_and_no_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with place(tmp_path) as here, here.session() as session:
         for node in (NodeName("prefill", 0), NodeName("native", 0)):
             rent_one(session, node=node)
-        refresh(session)
+        all_running(session)
         calls = counted(session, monkeypatch)
         refresh(session)
         sweep(session)
@@ -62,7 +73,7 @@ def test_a_volume_that_is_owed_already_is_no_news(tmp_path: Path, monkeypatch: p
     with place(tmp_path, volumes=True) as here, here.session() as session:
         rental = rent_one(session)
         assert len(session.store.open_obligations("test")) == 2
-        refresh(session)
+        all_running(session)
         calls = counted(session, monkeypatch)
         (listed,) = refresh(session)["mock"].inventory().instances
         assert (listed.instance_id, len(listed.extras)) == (rental.instance_id, 1)
