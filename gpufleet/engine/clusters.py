@@ -13,18 +13,20 @@ from datetime import datetime
 from decimal import Decimal
 
 from gpufleet.domain.market import ExtraKind, InstanceState, Offer, Runtime
+from gpufleet.domain.money import usd_per_hour
 from gpufleet.domain.nodes import NodeName
 from gpufleet.engine.admission import admitted
 from gpufleet.engine.keys import new_key
 from gpufleet.engine.listing import Listing, read
 from gpufleet.engine.quotes import still_offered
+from gpufleet.engine.release import ask_end, decide_end
 from gpufleet.engine.sending import intent_of, send_once
 from gpufleet.engine.session import Session
 from gpufleet.engine.settling import window_left
 from gpufleet.errors import Interrupted, NodeFailed
 from gpufleet.ledger.records import IntentRecord, IntentState, Obligation, ObligationState, Rental
 from gpufleet.providers.base import Cluster, ClusterRequest, Provider, RentsClusters
-from gpufleet.providers.errors import CapacityError, InstanceNotFound, Unsupported
+from gpufleet.providers.errors import CapacityError, InstanceNotFound, PriceChanged, Unsupported
 from gpufleet.serving.images import role_image
 
 _LEAST_LOOKUPS = 3
@@ -53,20 +55,32 @@ def rent_cluster(
     """Rent all of them, and wait until the provider has named each.
 
     Raises:
-        ProviderRefused: nothing was rented.
+        ProviderRefused: nothing was rented, or at another price than the offer's: its end is decided then.
         NodeFailed: the cluster did not come up whole; its end is decided.
         Interrupted: the user asked to stop; the next run goes on.
     """
-    key_ref = session.ssh_key_ref(provider, wanted.ssh_public_key)
     limit = wanted.max_usd_per_hour
     with admitted(session, provider, wanted.offer, nodes=len(wanted.nodes), operation="create_cluster"):
+        key_ref = session.ssh_key_ref(provider, wanted.ssh_public_key)
         offer = still_offered(session, provider, wanted.offer, limit=limit, disk_gb=wanted.disk_gb)
         request = _request(session, wanted, offer, key_ref)
         session.terms[request.key] = offer
-        unclear = send_once(session, intent_of(session, provider, request), lambda: _create(session, provider, request))
+        intent = intent_of(session, provider, request)
+        unclear = send_once(session, provider, intent, lambda: _create(session, provider, request))
     if unclear is not None and look_up_cluster(session, provider, request.key) is None:
         raise CapacityError(f"the create of a cluster for {wanted.nodes[0]} was lost and made nothing") from unclear
-    return await_members(session, provider, listing, request.key, wanted.nodes)
+    return _within_limit(session, await_members(session, provider, listing, request.key, wanted.nodes), limit)
+
+
+def _within_limit(session: Session, rentals: dict[NodeName, Rental], limit: Decimal) -> dict[NodeName, Rental]:
+    """A cluster of which one node costs more than was agreed is not kept."""
+    dearest = max(rentals.values(), key=lambda rental: rental.usd_per_hour)
+    if dearest.usd_per_hour <= limit:
+        return rentals
+    told = f"its nodes cost {usd_per_hour(dearest.usd_per_hour)}, above {usd_per_hour(limit)}"
+    decide_end(session, dearest, told)
+    ask_end(session, list(rentals.values()))
+    raise PriceChanged(f"{dearest.offer_id} was rented as a cluster and is ended: {told}")
 
 
 def look_up_cluster(session: Session, provider: Provider, key: str, *, sent_at: datetime | None = None) -> str | None:
@@ -88,6 +102,18 @@ def look_up_cluster(session: Session, provider: Provider, key: str, *, sent_at: 
             raise Interrupted(f"interrupted while looking for what the create call {key} made")
     session.store.settle_intent(key, IntentState.PRESUMED_ABSENT)
     return None
+
+
+def take_in_clusters(session: Session, provider: Provider) -> None:
+    """Record clusters under a key of ours that no record knows: late answers to lost creates, and second ones."""
+    if not isinstance(provider, RentsClusters):
+        return
+    recent = session.store.recent_creates(session.fleet.name)
+    fresh = {i.intent.key for i in recent if i.intent.provider == provider.name and i.intent.members}
+    if fresh:
+        for cluster in read(provider, provider.clusters):
+            if cluster.name in fresh and cluster.state.may_bill:
+                _record(session, provider, cluster.name, cluster)
 
 
 def go_on_with_clusters(session: Session, provider: Provider, listing: Listing) -> None:

@@ -32,7 +32,8 @@ def take_down(session: Session) -> Bill:
         Interrupted: the obligations stay; the next run goes on.
     """
     with Machines(session) as machines, stop_on_signals(session.stop):
-        providers = session.owing_providers()
+        store, fleet = session.store, session.fleet.name
+        providers = sorted({*session.owing_providers(), *store.doubtful_providers(fleet)})
         unread = _find_and_decide(session, providers)
         not_closed = _close(session, machines)
         session.sink(Progress(None, "confirm", message="waiting until the provider says that nothing is left"))

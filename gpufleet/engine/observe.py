@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,6 +12,7 @@ from gpufleet.domain.nodes import NodeName, Role
 from gpufleet.domain.status import Serving
 from gpufleet.engine.front import seen_serving
 from gpufleet.engine.listing import read
+from gpufleet.engine.quotes import note_offers
 from gpufleet.engine.router import asked_front
 from gpufleet.engine.session import Session, now
 from gpufleet.errors import ProviderRefused
@@ -132,5 +132,5 @@ def _offers_for(session: Session, name: str) -> list[Offer]:
 
 def _offers_at(session: Session, provider: Provider, query: OfferQuery) -> list[Offer]:
     found = read(provider, lambda: provider.offers(query))
-    session.quoted_at[provider.name] = time.monotonic()
+    note_offers(session, provider, found)
     return found

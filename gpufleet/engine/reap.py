@@ -36,14 +36,22 @@ class Reaped:
 
 
 def reap(only: Sequence[str] = ()) -> list[Reaped]:
-    """Every fleet of the ledger that owes something (or those named), one after the other. Rents nothing."""
+    """Every fleet of the ledger that owes something, or may, one after the other. Rents nothing.
+
+    Args:
+        only: names of fleets; none for all.
+    """
     state = default_state_dir()
     ledger: Path | str = os.environ.get("GPUFLEET_LEDGER") or state / "ledger.db"
     if isinstance(ledger, Path) and not ledger.exists():
         return []
     with Store.open(ledger) as store:
-        fleets = [f for f in store.fleets() if (not only or f.name in only) and owes(store, f.name)]
+        fleets = [f for f in store.fleets() if (not only or f.name in only) and _may_owe(store, f.name)]
         return [_reap(store, ledger, state, fleet) for fleet in fleets]
+
+
+def _may_owe(store: Store, fleet: str) -> bool:
+    return owes(store, fleet) or bool(store.doubtful_providers(fleet))
 
 
 def _reap(store: Store, ledger: Path | str, state: Path, record: FleetRecord) -> Reaped:
@@ -62,7 +70,7 @@ def _end_what_is_due(session: Session) -> Reaped:
     due = [r for r in session.store.rentals(session.fleet.name) if is_due(r)]
     for rental in due:
         decide_end(session, rental, "its deadline has passed")
-    names = session.owing_providers()
+    names = sorted({*session.owing_providers(), *session.store.doubtful_providers(session.fleet.name)})
     _, unread = sweep_each(session, names)
     for rental in session.store.rentals(session.fleet.name):
         if is_due(rental):

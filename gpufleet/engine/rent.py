@@ -1,11 +1,13 @@
 """Rent one node so that it can never be lost: write ahead, send once, store the answer before using it.
 
-The protocol is that of docs/architecture.md ("Write ahead, then pay"). A create is never resent: an unclear one is
-looked up by its key in complete listings over the provider's settle window.
+The protocol is that of docs/architecture.md ("Write ahead, then pay"). A create is never resent, save where the
+provider promises to make one key's instance only once: an unclear one is looked up by its key in complete listings over
+the provider's settle window.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ from gpufleet.engine.keys import new_key
 from gpufleet.engine.listing import Listing, read
 from gpufleet.engine.quotes import still_offered
 from gpufleet.engine.release import ask_end, decide_end
-from gpufleet.engine.sending import intent_of, send_once
+from gpufleet.engine.sending import intent_of, send_again, send_once
 from gpufleet.engine.session import Session
 from gpufleet.engine.settling import window_left
 from gpufleet.engine.unowned import candidates_told, look_for_unowned
@@ -38,11 +40,14 @@ from gpufleet.providers.errors import (
 )
 from gpufleet.serving.images import role_image
 
-_SENDS_PER_OFFER = 4
-"""Creates that were surely refused before processing (429, connection refused) are asked again, with a new key."""
-_LEAST_LOOKUPS = 3
+_PATIENCE_SECONDS = 300.0
+"""How long a create that was surely refused before processing (429, connection refused) is made again, each time later
+and with a new key. A provider that asks for a longer wait has refused it, for this run."""
+_LATER = 1.5
+_LEAST_PAUSE = 0.1
+_NOT_SENT_PAUSE = 0.5
 _LONGEST_PAUSE = 60.0
-"""A provider that asks for a longer wait before the next create has refused it, for this run."""
+_LEAST_LOOKUPS = 3
 
 
 @dataclass(frozen=True)
@@ -84,31 +89,35 @@ def _told(offer: Offer, refusal: ProviderRefused) -> dict[str, str]:
 
 
 def _rent_offer(session: Session, provider: Provider, listing: Listing, wanted: Wanted, offer: Offer) -> Rental:
-    for attempt in range(_SENDS_PER_OFFER):
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    for attempt in itertools.count():
         if session.stop.is_set():
             raise Interrupted("interrupted before renting the next node", where=str(wanted.node))
         try:
             return _create_once(session, provider, listing, wanted, offer)
         except (RateLimited, NotSent) as refusal:
-            pause = refusal.retry_after if isinstance(refusal, RateLimited) else 0.5 * 2**attempt
-            if attempt == _SENDS_PER_OFFER - 1 or pause > _LONGEST_PAUSE:
+            asked = max(_LEAST_PAUSE, refusal.retry_after) if isinstance(refusal, RateLimited) else _NOT_SENT_PAUSE
+            pause = max(asked, min(asked * _LATER**attempt, _LONGEST_PAUSE))
+            if time.monotonic() + pause > deadline:
                 raise
             session.stop.wait(pause)
     raise AssertionError("unreachable")
 
 
 def _create_once(session: Session, provider: Provider, listing: Listing, wanted: Wanted, offer: Offer) -> Rental:
-    key_ref = session.ssh_key_ref(provider, wanted.ssh_public_key)
     limit = offer.usd_per_hour if wanted.max_usd_per_hour is None else wanted.max_usd_per_hour
     with admitted(session, provider, offer, operation="create"):
+        key_ref = session.ssh_key_ref(provider, wanted.ssh_public_key)
         offer = still_offered(session, provider, offer, limit=limit, disk_gb=wanted.disk_gb)
         request = _request(session, wanted, offer, limit=limit, key_ref=key_ref)
         session.terms[request.key] = offer
-        made = send_once(
-            session,
-            intent_of(session, provider, request),
-            lambda: session.store.record_rental(request.key, provider.create(request)),
-        )
+
+        def create() -> Rental:
+            return session.store.record_rental(request.key, provider.create(request))
+
+        made = send_once(session, provider, intent_of(session, provider, request), create)
+        if isinstance(made, AmbiguousOutcome) and provider.caps.idempotent_create:
+            made = send_again(session, provider, create, made)
     if isinstance(made, AmbiguousOutcome):
         # Looked for outside the turn: others may rent meanwhile.
         made = _found(session, provider, listing, request, made)
@@ -120,6 +129,8 @@ def _found(
 ) -> Rental:
     """What an unclear create made."""
     if provider.caps.ownership is Ownership.NONE:
+        if named := _by_id(provider, unclear.instance_ids):
+            return _recorded(session, request.key, named)
         raise candidates_told(session, provider, listing, request.key, unclear.message) from unclear
     found = look_up(session, provider, listing, request.key, named=unclear.instance_ids)
     if found is None:
@@ -160,14 +171,19 @@ def look_up(
     while looks < _LEAST_LOOKUPS or time.monotonic() < deadline:
         found = [*listing.inventory(fresh=True).named(key), *_by_id(provider, named)]
         if found:
-            rentals = [session.store.record_rental(key, instance) for instance in _unique(found)]
-            ask_end(session, [r for r in rentals if r.duplicate])
-            return next((r for r in rentals if not r.duplicate), rentals[0])
+            return _recorded(session, key, found)
         looks += 1
         if session.stop.wait(pause):
             raise Interrupted(f"interrupted while looking for what the create call {key} made")
     session.store.settle_intent(key, IntentState.PRESUMED_ABSENT)
     return None
+
+
+def _recorded(session: Session, key: str, found: Sequence[Instance]) -> Rental:
+    """Take in what one call made: the first is the rental, all others end at once."""
+    rentals = [session.store.record_rental(key, instance) for instance in _unique(found)]
+    ask_end(session, [r for r in rentals if r.duplicate])
+    return next((r for r in rentals if not r.duplicate), rentals[0])
 
 
 def clear_up(session: Session, provider: Provider, listing: Listing, intent: IntentRecord) -> Rental | None:

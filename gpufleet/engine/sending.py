@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from gpufleet.engine.admission import take_turn, write_down
 from gpufleet.engine.listing import read
 from gpufleet.engine.session import Session
+from gpufleet.errors import ProviderRefused
 from gpufleet.ledger.records import Intent, IntentKind, IntentState
 from gpufleet.providers.base import ClusterRequest, CreateRequest, Ownership, Provider
 from gpufleet.providers.errors import (
@@ -36,7 +38,7 @@ _REFUSALS = (
 """Answers after which surely nothing was created."""
 
 
-def send_once(session: Session, intent: Intent, call: Callable[[], T]) -> T | AmbiguousOutcome:
+def send_once(session: Session, provider: Provider, intent: Intent, call: Callable[[], T]) -> T | AmbiguousOutcome:
     """Make a create call, and record what it made through ``call`` itself.
 
     Args:
@@ -47,10 +49,10 @@ def send_once(session: Session, intent: Intent, call: Callable[[], T]) -> T | Am
 
     Raises:
         ProviderRefused: surely nothing was.
+        LimitReached: one of the fleet's limits; the call was not made.
     """
     store = session.store
-    store.open_intent(intent)
-    store.mark_sent(intent.key)
+    write_down(session, provider, intent)
     try:
         return call()
     except _REFUSALS as no:
@@ -61,6 +63,23 @@ def send_once(session: Session, intent: Intent, call: Callable[[], T]) -> T | Am
         raise
     except AmbiguousOutcome as unclear:
         store.settle_intent(intent.key, IntentState.AMBIGUOUS, error=unclear.message)
+        return unclear
+
+
+def send_again(
+    session: Session, provider: Provider, call: Callable[[], T], unclear: AmbiguousOutcome
+) -> T | AmbiguousOutcome:
+    """Make the same call a second time, where the provider promises to make one key's instance only once.
+
+    Returns:
+        What ``call`` gave, or why it is still unclear; a refusal now says nothing of the first time.
+    """
+    take_turn(session, provider, "create")
+    try:
+        return call()
+    except ProviderRefused as again:
+        if isinstance(again, AmbiguousOutcome) and again.instance_ids:
+            return again
         return unclear
 
 

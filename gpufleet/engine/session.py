@@ -34,6 +34,16 @@ def now() -> datetime:
 
 
 @dataclass
+class Quotes:
+    """One provider's offers as this run last read them."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held while they are read, so that of many nodes one asks and the others use the answer."""
+    last: dict[str, tuple[float, Offer | None]] = field(default_factory=dict)
+    """By offer id: when (monotonic seconds), and what it was; None where it was gone."""
+
+
+@dataclass
 class Session:
     """Everything a command needs; made by `open_session`."""
 
@@ -50,11 +60,10 @@ class Session:
     """The offers that this run's keys were sent for."""
     notes: set[str] = field(default_factory=set)
     """What the user should know beside the plan."""
-    quoted_at: dict[str, float] = field(default_factory=dict)
-    """Per provider when its offers were last read (monotonic seconds)."""
     offers: dict[str, Sequence[Offer]] = field(default_factory=dict)
     """Per pool what the last plan could choose from."""
     _turns: dict[str, threading.Semaphore] = field(default_factory=dict)
+    _quotes: dict[str, Quotes] = field(default_factory=dict)
     _key_refs: dict[str, str] = field(default_factory=dict)
     _accounts: dict[str, Account] = field(default_factory=dict)
     _providers: dict[str, Provider] = field(default_factory=dict)
@@ -121,6 +130,11 @@ class Session:
         used = {use.use for pool in self.fleet.pools for use in self.fleet.providers_of(pool)}
         names = used | {*self.owing_providers()}
         return [self.provider_named(name) for name in sorted(names)]
+
+    def quotes(self, provider: str) -> Quotes:
+        """What is known of a provider's offers."""
+        with self._lock:
+            return self._quotes.setdefault(provider, Quotes())
 
     def turns(self, provider: Provider) -> threading.Semaphore:
         """As many create calls at a time as the provider takes."""

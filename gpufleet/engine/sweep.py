@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
-from gpufleet.engine.clusters import go_on_with_clusters
+from gpufleet.engine.clusters import go_on_with_clusters, take_in_clusters
+from gpufleet.engine.extras import take_in_extras
 from gpufleet.engine.listing import Listing
 from gpufleet.engine.refresh import refresh, refresh_one
 from gpufleet.engine.rent import clear_up
@@ -57,11 +58,13 @@ def _settle(session: Session, provider: Provider, listing: Listing) -> None:
         with ThreadPoolExecutor(max_workers=min(_PARALLEL, len(mine))) as pool:
             list(pool.map(lambda intent: clear_up(session, provider, listing, intent), mine))
     _take_in(session, provider, listing)
+    take_in_clusters(session, provider)
     try:
         go_on_with_clusters(session, provider, listing)
     except NodeFailed as failure:
         # Its end is decided; what it was to be is planned anew.
         session.store.log_event(session.fleet.name, None, "bad-cluster", {"why": failure.message})
+    take_in_extras(session, provider)
 
 
 def _take_in(session: Session, provider: Provider, listing: Listing) -> None:

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, RowMapping, func, insert, select, update
 
 from gpufleet.ledger.errors import LedgerConflict
 from gpufleet.ledger.journal import Journal
-from gpufleet.ledger.records import HAS_RENTAL, OPEN_INTENTS, Intent, IntentRecord, IntentState
+from gpufleet.ledger.records import HAS_RENTAL, LATE, OPEN_INTENTS, Intent, IntentRecord, IntentState
 from gpufleet.ledger.schema import INTENTS, RENTALS
 
 
@@ -72,6 +72,19 @@ class Intents(Journal):
     def open_intents(self, fleet: str) -> list[IntentRecord]:
         """Calls whose outcome is not known yet."""
         return self.intents(fleet, OPEN_INTENTS)
+
+    def recent_creates(self, fleet: str) -> list[IntentRecord]:
+        """Calls that may have made more than is known: all that left within `LATE`, refused ones too."""
+        wanted = select(INTENTS).where(
+            INTENTS.c.fleet == fleet, INTENTS.c.sent_at >= self._now() - LATE, INTENTS.c.state != IntentState.NOT_SENT
+        )
+        with self._db.read() as connection:
+            return [_record(row) for row in connection.execute(wanted.order_by(INTENTS.c.sent_at)).mappings()]
+
+    def doubtful_providers(self, fleet: str) -> list[str]:
+        """Where a recent call made nothing as far as is known: it may show up late, or have left a disk behind."""
+        nothing = [i for i in self.recent_creates(fleet) if i.state not in HAS_RENTAL]
+        return sorted({record.intent.provider for record in nothing})
 
     def sent_at(self, key: str) -> datetime | None:
         """When a create call left; None for one that never did, or that is not of this ledger."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
 from typing import Any
@@ -89,6 +89,8 @@ class IntentState(StrEnum):
 OPEN_INTENTS = (IntentState.PREPARED, IntentState.SENT, IntentState.AMBIGUOUS)
 """States that a run must clear up before it creates anything for the same node."""
 HAS_RENTAL = (IntentState.CREATED, IntentState.FOUND)
+LATE = timedelta(days=1)
+"""How long after a create call more of what it made may show up, whatever was found of it so far."""
 
 
 @dataclass(frozen=True)

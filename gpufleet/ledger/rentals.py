@@ -208,12 +208,12 @@ class Rentals(Obligations):
             return last_rental(connection, provider, instance_id)
 
     def hold_extras(self, provider: str, parent: str, extras: Iterable[Extra], *, fleet: str) -> None:
-        """Owe what came with a cluster for as long as that is owed."""
+        """Owe what came with a cluster, or with an instance that does not tell of it, for as long as that is owed."""
         if not (wanted := list(extras)):
             return
         with self._db.write() as connection:
-            owner = open_one(connection, provider, ExtraKind.CLUSTER, parent)
-            state = owner.state if owner else ObligationState.ENDING
+            owners = (open_one(connection, provider, kind, parent) for kind in (ExtraKind.CLUSTER, INSTANCE))
+            state = next((owner.state for owner in owners if owner), ObligationState.ENDING)
             for extra in wanted:
                 if open_one(connection, provider, extra.kind, extra.ref) is None:
                     self._oblige(
@@ -221,7 +221,7 @@ class Rentals(Obligations):
                         provider,
                         extra.ref,
                         fleet,
-                        f"came with cluster {parent}",
+                        f"came with {parent}",
                         kind=extra.kind,
                         state=state,
                         parent=parent,

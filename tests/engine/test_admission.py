@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -31,6 +34,28 @@ def test_no_more_nodes_than_the_budget_allows(tmp_path: Path) -> None:
             end_all(session)
 
 
+def test_calls_side_by_side_see_each_other(tmp_path: Path) -> None:
+    both_checked = threading.Barrier(2)
+
+    class Together(Odd):
+        """Both calls have been found allowed before either is written down."""
+
+        def wait_before(self, _operation: str) -> float:
+            both_checked.wait(10)
+            return 0.0
+
+    with place(tmp_path) as here:
+        here.write(budget={"max_nodes": 1})
+        with here.session() as session:
+            odd = Together(provider_of(session))
+            with ThreadPoolExecutor(2) as pool:
+                calls = [pool.submit(rent_one, session, odd, node=node) for node in (NODE, OTHER)]  # type: ignore[arg-type]
+            (refused,) = [call.exception() for call in calls if call.exception()]
+            assert isinstance(refused, LimitReached)
+            assert len(here.charges()) == 1
+            end_all(session)
+
+
 def test_what_may_have_been_rented_counts_against_the_price_limit(tmp_path: Path) -> None:
     with place(tmp_path) as here:
         here.write(budget={"max_usd_per_hour": 40})
@@ -48,8 +73,9 @@ def test_a_loop_of_failing_runs_stops_renting(tmp_path: Path) -> None:
             with here.session() as session:
                 rent_one(session)
                 end_all(session)
-        with here.session() as session, pytest.raises(LimitReached, match="again and again"):
+        with here.session() as session, pytest.raises(LimitReached, match="again and again") as refused:
             rent_one(session)
+        assert re.search(r"made after \d\d:\d\d UTC", refused.value.message)
         assert len(here.charges()) == 2
 
 
@@ -115,6 +141,13 @@ def test_without_names_an_unclear_create_that_made_nothing_is_settled_by_the_nex
         assert here.charges() == []
 
 
+def test_without_names_the_id_that_an_error_names_is_ours(tmp_path: Path) -> None:
+    with place(tmp_path, {"at": "create", "kind": "id-in-error"}) as here, here.session() as session:
+        rental = rent_one(session, Nameless(provider_of(session)))  # type: ignore[arg-type]
+        assert [charge.instance_id for charge in here.charges()] == [rental.instance_id]
+        end_all(session)
+
+
 def test_an_offer_that_has_become_dearer_is_not_sent_for(tmp_path: Path) -> None:
     with place(tmp_path) as here, here.session() as session:
         real = provider_of(session)
@@ -122,9 +155,8 @@ def test_an_offer_that_has_become_dearer_is_not_sent_for(tmp_path: Path) -> None
         class Dearer(Odd):
             def offers(self, query: object) -> list[object]:
                 found = real.offers(query)  # type: ignore[arg-type]
-                return [replace(o, usd_per_hour=o.usd_per_hour + Decimal(session.quoted_at != {})) for o in found]
+                return [replace(o, usd_per_hour=o.usd_per_hour * 2) for o in found]
 
-        session.quoted_at["mock"] = -1000.0
         with pytest.raises(PriceChanged, match="above"):
-            rent_one(session, Dearer(real), limit=Decimal("1"))  # type: ignore[arg-type]
+            rent_one(session, Dearer(real), limit=Decimal("50"))  # type: ignore[arg-type]
         assert here.charges() == []

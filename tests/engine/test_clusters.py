@@ -4,25 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpufleet.domain.market import ExtraKind, OfferQuery
+from gpufleet.domain.market import ExtraKind, Inventory, OfferQuery
 from gpufleet.domain.nodes import NodeName
 from gpufleet.engine.clusters import WantedCluster, rent_cluster
 from gpufleet.engine.listing import Listing
 from gpufleet.engine.observe import plan_now
+from gpufleet.engine.quotes import note_offers
 from gpufleet.engine.release import confirm_gone, decide_end
 from gpufleet.engine.session import Session
 from gpufleet.engine.sweep import sweep
 from gpufleet.errors import NodeFailed
 from gpufleet.ledger.records import IntentState, ObligationState, Rental
 from gpufleet.planning.model import ActionKind
-from gpufleet.providers.base import RentsClusters
-from gpufleet.providers.errors import CapacityError
-from tests.engine.described import Market, described_market
+from gpufleet.providers.base import Cluster, RentsClusters
+from gpufleet.providers.errors import CapacityError, PriceChanged
+from tests.engine.described import Market, Quick, described_market
+from tests.engine.market import take_the_place_of
 from tests.providers.fakes.backend import Answer, Call
 from tests.providers.fakes.runpod import Runpod
 from tests.providers.fakes.verda import Verda
@@ -101,6 +104,45 @@ def test_a_lost_answer_is_found_by_name_and_rented_once(market: Market) -> None:
         assert left(market) == []
 
 
+def test_one_that_was_presumed_absent_and_shows_up_late_is_taken_in_and_ended(market: Market) -> None:
+    class Hiding(Quick):
+        def clusters(self) -> list[Cluster]:
+            return []
+
+    def lose(call: Call) -> Answer:
+        assert market.backend.answer(call).status < 300
+        return Answer(504, "gateway timeout")
+
+    market.backend.faults.append((*CREATES[market.name], lose))
+    with market.session() as session:
+        seen = session.provider_named(market.name)
+        take_the_place_of(session, Hiding(seen.real))  # type: ignore[attr-defined]
+        with pytest.raises(CapacityError, match="made nothing"):
+            rent_here(session)
+        take_the_place_of(session, seen)  # type: ignore[arg-type]
+        assert session.store.doubtful_providers("test") == [market.name]
+        sweep(session)
+        assert {r.node for r in session.store.rentals("test")} == set(NODES)
+        end_everything(session)
+        assert left(market) == []
+
+
+def test_one_that_is_dearer_than_agreed_is_ended(market: Market) -> None:
+    class Dearer(Quick):
+        def inventory(self) -> Inventory:
+            listed = self.real.inventory()
+            return replace(listed, instances=tuple(replace(i, usd_per_hour=Decimal(99)) for i in listed.instances))
+
+    with market.session() as session:
+        take_the_place_of(session, Dearer(session.provider_named(market.name).real))  # type: ignore[attr-defined]
+        with pytest.raises(PriceChanged, match=r"its nodes cost \$99\.00/h"):
+            rent_here(session)
+        (cluster,) = [o for o in session.store.open_obligations("test") if o.kind == ExtraKind.CLUSTER]
+        assert cluster.state is ObligationState.ENDING
+        end_everything(session)
+        assert left(market) == []
+
+
 def test_no_capacity_is_told_and_nothing_is_owed(market: Market) -> None:
     with market.session() as session:
         rent_here(session)
@@ -108,7 +150,7 @@ def test_no_capacity_is_told_and_nothing_is_owed(market: Market) -> None:
         backend.stock = dict.fromkeys(backend.stock, 0)
         provider = session.provider_named(market.name)
         offer = session.terms[next(iter(session.terms))]
-        session.quoted_at[market.name] = 1e12
+        note_offers(session, provider, [offer])
         wanted = WantedCluster(NODES, offer, offer.usd_per_hour, 100, None, PUBLIC_KEY)
         with pytest.raises(CapacityError):
             rent_cluster(session, provider, Listing(provider), wanted)

@@ -9,6 +9,7 @@ import pytest
 
 from gpufleet.domain.market import InstanceState, OfferQuery
 from gpufleet.engine.listing import Listing, read
+from gpufleet.engine.quotes import note_offers
 from gpufleet.engine.release import confirm_gone, decide_end
 from gpufleet.engine.rent import Wanted, rent
 from gpufleet.engine.session import Session
@@ -125,7 +126,7 @@ def test_no_stock_is_no_stock(market: Market) -> None:
         offers = [o for o in provider.offers(OfferQuery()) if o.cluster is None]
         market.backend.stock = dict.fromkeys(market.backend.stock, 0)
         session.account(provider)
-        session.quoted_at[market.name] = 1e12
+        note_offers(session, provider, offers)
         wanted = Wanted(NODE, offers, None, disk_gb=100, deadline_at=None, ssh_public_key=PUBLIC_KEY)
         with pytest.raises(CapacityError):
             rent(session, provider, Listing(provider), wanted)

@@ -11,15 +11,17 @@ from typing import Any
 import pytest
 
 from gpufleet.domain.market import Instance
+from gpufleet.engine.down import take_down
 from gpufleet.engine.observe import plan_now
 from gpufleet.engine.refresh import refresh, strangers
 from gpufleet.engine.release import ending
 from gpufleet.engine.session import Session
 from gpufleet.engine.sweep import sweep
 from gpufleet.errors import Interrupted, ProviderRefused
-from gpufleet.ledger.records import IntentState
+from gpufleet.ledger.records import IntentState, ObligationState
 from gpufleet.planning.model import ActionKind
-from gpufleet.providers.errors import AuthError, PaymentError, PriceChanged, QuotaError, RateLimited
+from gpufleet.providers.base import HasExtras
+from gpufleet.providers.errors import AuthError, CapacityError, PaymentError, PriceChanged, QuotaError, RateLimited
 from tests.engine.market import NODE, Odd, assert_even, end_all, place, provider_of, rent_one
 from tests.providers.places import eventually, request
 
@@ -60,6 +62,12 @@ def test_too_many_requests_is_waited_for_and_rents_once(tmp_path: Path) -> None:
         rental = rent_one(session)
         assert [charge.key for charge in here.charges()] == [rental.key]
         assert _states(session) == [IntentState.REFUSED, IntentState.REFUSED, IntentState.CREATED]
+
+
+def test_too_many_requests_again_and_again_is_waited_for(tmp_path: Path) -> None:
+    with place(tmp_path, _fault("429", times=7, retry_after=0.01)) as here, here.session() as session:
+        rental = rent_one(session)
+        assert [charge.key for charge in here.charges()] == [rental.key]
 
 
 def test_a_wait_of_an_hour_is_not_waited_for(tmp_path: Path) -> None:
@@ -116,6 +124,14 @@ def test_a_lost_answer_is_found_in_a_listing_that_lags(tmp_path: Path) -> None:
         assert len(here.charges()) == 1
 
 
+def test_where_a_key_is_made_only_once_a_lost_create_is_sent_again_and_not_looked_for(tmp_path: Path) -> None:
+    faults = [_fault("lost-answer"), {"at": "inventory", "kind": "lag", "after": 9000}]
+    with place(tmp_path, *faults, idempotent_create=True) as here, here.session() as session:
+        rental = rent_one(session)
+        assert _states(session) == [IntentState.FOUND]
+        assert [charge.instance_id for charge in here.charges()] == [rental.instance_id]
+
+
 def test_a_create_that_made_nothing_is_presumed_absent_and_the_next_offer_rented(tmp_path: Path) -> None:
     with place(tmp_path, _fault("error-500")) as here, here.session() as session:
         assert rent_one(session).offer_id == "h200x8-west"
@@ -154,6 +170,43 @@ def test_what_was_presumed_absent_and_shows_up_late_is_planned_away(tmp_path: Pa
         plan = plan_now(session)
         assert [a.reason for a in plan.of(ActionKind.TERMINATE)] == ["another rental stands for this node"]
         end_all(session)
+        assert_even(session, here)
+
+
+def test_what_was_presumed_absent_and_shows_up_after_all_is_gone_is_found_by_another_down(tmp_path: Path) -> None:
+    faults = [_fault("lost-answer"), {"at": "inventory", "kind": "lag", "after": 3000}]
+    with place(tmp_path, *faults) as here, here.session() as session:
+        with pytest.raises(CapacityError):
+            rent_one(session, offer="h200x8-east")
+        assert session.owing_providers() == []
+        provider = provider_of(session)
+        eventually(lambda: provider.inventory().instances)
+        take_down(session)
+        assert_even(session, here)
+
+
+def test_a_disk_that_a_refused_create_left_behind_ends(tmp_path: Path) -> None:
+    with place(tmp_path, _fault("volume-left"), volumes=True) as here, here.session() as session:
+        provider = provider_of(session)
+        assert isinstance(provider, HasExtras)
+        with pytest.raises(QuotaError):
+            rent_one(session)
+        assert len(provider.extras()) == 1
+        take_down(session)
+        assert provider.extras() == []
+        assert session.store.open_obligations("test") == []
+
+
+def test_a_disk_that_its_instance_does_not_tell_of_is_held_with_it(tmp_path: Path) -> None:
+    with place(tmp_path, volumes=True) as here, here.session() as session:
+        untold = Odd(provider_of(session), lambda i: replace(i, extras=()))
+        rental = rent_one(session, untold)
+        assert [o.kind for o in session.store.open_obligations("test")] == ["instance"]
+        sweep(session)
+        (volume,) = [o for o in session.store.open_obligations("test") if o.kind == "volume"]
+        assert (volume.state, volume.parent) == (ObligationState.HELD, rental.instance_id)
+        end_all(session)
+        assert session.store.open_obligations("test") == []
         assert_even(session, here)
 
 
