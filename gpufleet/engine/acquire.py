@@ -24,23 +24,17 @@ from gpufleet.engine.jobs import NodeJobs
 from gpufleet.engine.lent import is_lent
 from gpufleet.engine.listing import Listing
 from gpufleet.engine.machines import BOOT_SLACK, LEAST_BOOT_SECONDS, Machines
+from gpufleet.engine.refusals import ASK_ELSEWHERE, REFUSED_HERE
 from gpufleet.engine.release import ask_end, decide_end
 from gpufleet.engine.rent import Wanted, rent
 from gpufleet.engine.session import Session, now
 from gpufleet.engine.settling import settling
 from gpufleet.engine.watch import NodeWatch
-from gpufleet.errors import Interrupted, NodeFailed
+from gpufleet.errors import Interrupted, NodeFailed, ProviderRefused
 from gpufleet.ledger.records import Rental
 from gpufleet.playbook.job import CompiledJob
 from gpufleet.providers.base import Provider
-from gpufleet.providers.errors import (
-    AuthError,
-    CapacityError,
-    PaymentError,
-    PriceChanged,
-    QuotaError,
-    Unsupported,
-)
+from gpufleet.providers.errors import CapacityError
 from gpufleet.remote.errors import ConnectionLost, HostKeyChanged
 from gpufleet.remote.jobs import run_job
 from gpufleet.remote.machine import Machine
@@ -49,7 +43,6 @@ JOB_SECONDS = 6 * 3600.0
 """The longest any job may take; a conversion alone was seen to take 136 minutes."""
 UNREACHABLE_SECONDS = 900.0
 """How long a running node may not answer before it counts as failed; it costs money all the while."""
-_ASK_ELSEWHERE = (CapacityError, PriceChanged, QuotaError, PaymentError, AuthError, Unsupported)
 _TRIES = 3
 _DEAD = {InstanceState.ERROR, InstanceState.PREEMPTED, InstanceState.TERMINATED, InstanceState.STOPPED}
 
@@ -61,6 +54,8 @@ class Acquirer:
     session: Session
     machines: Machines
     listings: dict[str, Listing]
+    _out: dict[str, ProviderRefused] = field(default_factory=dict)
+    """Providers that rent this account nothing, and why."""
     _facts: dict[str, dict[str, str]] = field(default_factory=dict)
     _facts_lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -97,14 +92,14 @@ class Acquirer:
         fleet = self.session.fleet
         ttl = fleet.budget.ttl
         pools = [fleet.pools[node.pool] for node in nodes]
-        limits = [pool.max_usd_per_hour for pool in pools if pool.max_usd_per_hour is not None]
+        limits = [offer.usd_per_hour if p.max_usd_per_hour is None else p.max_usd_per_hour for p in pools]
         disks = [
             p.disk_gb or needs(fleet.model.id, fleet.role_of(n.pool)).disk_gb for n, p in zip(nodes, pools, strict=True)
         ]
         wanted = WantedCluster(
             nodes=tuple(nodes),
             offer=offer,
-            max_usd_per_hour=min(limits, default=offer.usd_per_hour),
+            max_usd_per_hour=min(limits),
             disk_gb=max(disks),
             deadline_at=now() + ttl if ttl else None,
             ssh_public_key=self.machines.keys.public_text,
@@ -159,12 +154,20 @@ class Acquirer:
         """At the first provider that has one of its offers; what one refuses for good, the next is asked for."""
         names = list(dict.fromkeys(offer.provider for offer in wanted.offers))
         for name in names[:-1]:
-            here = replace(wanted, offers=[o for o in wanted.offers if o.provider == name])
-            with suppress(*_ASK_ELSEWHERE):
-                return rent(self.session, self.session.provider_named(name), self.listings[name], here)
-        last = names[-1] if names else self.session.fleet.provider_of(wanted.node.pool).use
-        here = replace(wanted, offers=[o for o in wanted.offers if o.provider == last])
-        return rent(self.session, self.session.provider_named(last), self.listings[last], here)
+            with suppress(*ASK_ELSEWHERE):
+                return self._rent_at(name, wanted)
+        return self._rent_at(names[-1] if names else self.session.fleet.provider_of(wanted.node.pool).use, wanted)
+
+    def _rent_at(self, name: str, wanted: Wanted) -> Rental:
+        """Rent at one provider; one that has refused this account is not asked again in this run."""
+        if known := self._out.get(name):
+            raise type(known)(known.message, where=known.where, hint=known.hint)
+        here = replace(wanted, offers=[o for o in wanted.offers if o.provider == name])
+        try:
+            return rent(self.session, self.session.provider_named(name), self.listings[name], here)
+        except REFUSED_HERE as refusal:
+            self._out[name] = refusal
+            raise
 
     def _come_up(self, rental: Rental, watch: NodeWatch) -> Rental:
         watch.phase("boot")

@@ -20,6 +20,7 @@ from gpufleet.ledger.costs import bill
 from gpufleet.ledger.records import Rental
 from gpufleet.planning.model import Desired, Observed, ObservedNode, Plan, desired_up
 from gpufleet.planning.planner import plan
+from gpufleet.planning.suitable import suitable
 from gpufleet.providers.base import Provider
 from gpufleet.serving.settings import node_settings
 from gpufleet.spec.model import Fleet
@@ -126,8 +127,10 @@ def _offers_for(session: Session, name: str) -> list[Offer]:
             failures.append(failure)
     if len(failures) == len(fleet.providers_of(name)):
         raise failures[0]
+    kept, notes = suitable(fleet, found, now())
     session.notes |= {f"{failure.where or 'a provider'} is left out: {failure.message}" for failure in failures}
-    return found
+    session.notes |= {*notes}
+    return kept
 
 
 def _offers_at(session: Session, provider: Provider, query: OfferQuery) -> list[Offer]:

@@ -37,12 +37,22 @@ def _notes(session: Session, plan: Plan, provider: Provider) -> Iterator[str]:
     if is_lent(provider):
         return
     yield _end_of_rentals(session, provider)
+    yield from _of_offers(session, plan, provider)
     account = session.whose(provider)
     if account.balance_usd is not None:
         yield _balance(provider, account.balance_usd, plan.usd_per_hour_after)
     limit = account.spend_limit_usd_per_hour
     if limit is not None and plan.usd_per_hour_after > limit:
         yield f"{provider.name} lets this account spend {usd_per_hour(limit)}, less than the plan needs"
+
+
+def _of_offers(session: Session, plan: Plan, provider: Provider) -> Iterator[str]:
+    offers = [action.offer for action in plan.actions if action.offer and action.offer.provider == provider.name]
+    ends = [offer.contract_end for offer in offers if offer.contract_end is not None]
+    if ends:
+        yield f"{provider.name} takes the first of these nodes back at {min(ends):%Y-%m-%d %H:%M} UTC"
+    if session.fleet.network.rdma == "required" and any(offer.interconnect == "unknown" for offer in offers):
+        yield f"{provider.name} does not tell whether these nodes have RDMA: each is checked, and ended without it"
 
 
 def _end_of_rentals(session: Session, provider: Provider) -> str:

@@ -14,6 +14,7 @@ from gpufleet.domain.status import Serving
 from gpufleet.engine.acquire import Acquirer
 from gpufleet.engine.bringup import VLLM_ROUTER, BringUp, Target
 from gpufleet.engine.drain import drain, undrain
+from gpufleet.engine.elsewhere import plan_elsewhere
 from gpufleet.engine.front import NATIVE, Front
 from gpufleet.engine.machines import Machines
 from gpufleet.engine.observe import expected_phases, plan_now
@@ -54,6 +55,18 @@ def _carry_out(session: Session, plan: Plan, machines: Machines) -> None:
     agreed, plan = plan, plan_now(session)
     _check_refusal(session, plan)
     _check_agreed(session, agreed, plan)
+    work, failures = _work_on(session, acquirer, plan)
+    while other := plan_elsewhere(session, agreed, work.targets, failures):
+        plan = other
+        work, failures = _work_on(session, acquirer, plan)
+    failures |= _attempt("endpoint", lambda: _open(session, work, plan))
+    failures |= _attempt("confirm", lambda: _confirm(session))
+    raise_failures(failures)
+    session.sink(Progress(None, "ready", ProgressState.DONE, message=Front(session).url))
+
+
+def _work_on(session: Session, acquirer: Acquirer, plan: Plan) -> tuple[BringUp, dict[str, BaseException]]:
+    """Rent, bring up and end what the plan says; returns the failures by task."""
     unwanted = _unwanted(session, plan)
     serving = [r for r in unwanted if r.serving is Serving.READY and r.state is InstanceState.RUNNING]
     _end(session, plan, [r for r in unwanted if r not in serving])
@@ -63,11 +76,7 @@ def _carry_out(session: Session, plan: Plan, machines: Machines) -> None:
     work = BringUp(session, acquirer, targets, watches)
     if serving:
         work.graph.add("end", lambda: _drain_and_end(session, plan, serving))
-    failures = work.run()
-    failures |= _attempt("endpoint", lambda: _open(session, work, plan))
-    failures |= _attempt("confirm", lambda: _confirm(session))
-    raise_failures(failures)
-    session.sink(Progress(None, "ready", ProgressState.DONE, message=Front(session).url))
+    return work, work.run()
 
 
 def _check_refusal(session: Session, plan: Plan) -> None:

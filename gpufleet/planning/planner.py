@@ -300,6 +300,9 @@ def _budget_problems(desired: Desired, observed: Observed, after: Decimal, secon
     """Limits that the plan would break."""
     budget = desired.fleet.budget
     problems: list[str] = []
+    wanted = len(desired.nodes())
+    if budget.max_nodes is not None and wanted > budget.max_nodes:
+        problems.append(f"the file asks for {wanted} nodes, and budget.max_nodes is {budget.max_nodes}")
     if budget.max_usd_per_hour is not None and after > budget.max_usd_per_hour:
         problems.append(
             f"the fleet would cost {usd_per_hour(after)}, over budget.max_usd_per_hour {usd(budget.max_usd_per_hour)}"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet.providers.mock import billing
+from gpufleet.providers.mock.control import stop_all
 from tests.e2e.conftest import _network
 from tests.e2e.small import assert_down_and_even, fault, running, small
 from tests.e2e.world import World, eventually
@@ -46,6 +47,30 @@ def test_refusals_and_lost_answers_on_the_way_up_and_down(place: Place) -> None:
         assert made.json("ask", "count to 3")["served_by"] == "native"
         assert_down_and_even(made)
         assert Counter(charge.node for charge in billing.read(made.market)) == {PREFILL: 1, NATIVE: 2}
+
+
+@pytest.mark.parametrize("kind", ["capacity", "payment"])
+def test_what_the_first_provider_refuses_is_rented_at_the_next(place: Place, kind: str) -> None:
+    refuse_all = fault("create", kind, times=99)
+    with small(*place, refuse_all) as made:
+        second = made.state / "second"
+        (made.root / "providers").mkdir()
+        (made.root / "providers" / "second.yaml").write_text("kind: mock\n")
+        clock = {"time_scale": 20000, "seed": 1}
+        made.fleet["fallback_providers"] = [
+            {"use": "second", "directory": str(second), "network": _network(f"{made.root} second"), **clock}
+        ]
+        made.write()
+        try:
+            done = made.run("up", "--yes")
+            assert done.returncode == 0, done.stderr
+            assert "going on at second us-east" in done.stderr
+            assert {node["provider"] for node in made.json("status")["nodes"]} == {"second"}
+            assert billing.read(made.market) == []
+            made.ok("down", "--yes")
+            assert [charge.ended is None for charge in billing.read(second)] == [False, False]
+        finally:
+            stop_all(second)
 
 
 @pytest.mark.parametrize(

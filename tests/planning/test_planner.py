@@ -209,6 +209,12 @@ class TestWithoutOffers:
         assert made.refusal is not None
 
 
+def test_more_nodes_than_the_budget_allows_are_refused_before_any_is_rented() -> None:
+    made = plan(want(fleet(budget={"max_nodes": 1})), Observed(offers=ENOUGH), NOW)
+    assert made.refusal == "the file asks for 2 nodes, and budget.max_nodes is 1"
+    assert plan(want(fleet(budget={"max_nodes": 2})), Observed(offers=ENOUGH), NOW).refusal is None
+
+
 def test_required_rdma_refuses_nodes_in_two_places() -> None:
     pools = {"prefill": {"region": "east"}, "decode": {"region": "west"}}
     offers = market(offer(H200, region="east"), offer(B200, region="west"))
