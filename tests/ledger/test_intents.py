@@ -118,3 +118,26 @@ def test_fleets_do_not_see_each_other(store: Store) -> None:
 def test_a_refused_write_is_an_error_that_users_can_read(store: Store) -> None:
     with pytest.raises(GpufleetError):
         store.record_rental("gf-never", instance())
+
+
+@pytest.mark.parametrize(
+    ("outcome", "doubtful"), [("presumed_absent", True), ("refused", True), ("ambiguous", True), ("not_sent", False)]
+)
+def test_where_a_call_seems_to_have_made_nothing_is_looked_at_for_a_day(
+    store: Store, clock: Clock, outcome: str, *, doubtful: bool
+) -> None:
+    store.open_intent(intent())
+    store.mark_sent("gf-f-0")
+    store.settle_intent("gf-f-0", IntentState(outcome))
+    clock.pass_seconds(86_000)
+    assert store.doubtful_providers("f") == ["mock"] * doubtful
+    assert [record.intent.key for record in store.recent_creates("f")] == ["gf-f-0"] * doubtful
+    clock.pass_seconds(1_000)
+    assert store.doubtful_providers("f") == []
+    assert store.recent_creates("f") == []
+
+
+def test_a_call_that_made_a_rental_leaves_no_doubt_and_may_have_made_more(store: Store) -> None:
+    rent(store)
+    assert store.doubtful_providers("f") == []
+    assert [record.intent.key for record in store.recent_creates("f")] == ["gf-f-0"]
