@@ -145,8 +145,9 @@ def test_a_terminate_killed_at_any_line_can_be_repeated_and_is_billed_once(fresh
 def test_a_look_killed_while_it_clears_up_is_made_good_by_the_next(fresh: Callable[[], Place]) -> None:
     def ended() -> Place:
         place = fresh()
-        deadline = datetime.now(UTC) + timedelta(seconds=0.2)
-        rent(place.open(), deadline_at=deadline)
+        provider = place.open()
+        deadline = datetime.now(UTC) + timedelta(seconds=0.5)
+        rent(provider, deadline_at=deadline)
         eventually(lambda: datetime.now(UTC) > deadline + timedelta(seconds=0.05))
         return place
 
