@@ -177,14 +177,23 @@ class Acquirer:
         take_host(self._provider_of(rental), rental, machine)
         watch.phase("check")
         self.run(rental, self.jobs(rental).check(), watch)
-        refreshed = self.session.store.rental(rental.provider, rental.instance_id)
-        return refreshed or rental
+        refreshed = self.session.store.rental(rental.provider, rental.instance_id) or rental
+        if refreshed.private_ip is None:
+            raise NodeFailed(
+                f"{rental.node} has no private address, and services must not listen on a public one",
+                where=str(rental.node),
+            )
+        return refreshed
 
     def jobs(self, rental: Rental) -> NodeJobs:
         """The jobs of a rented node."""
         workdir = rental.ssh.workdir if rental.ssh else WORKDIR
         return NodeJobs(
-            self.session.fleet, rental.node, workdir, rdma=has_rdma(rental, self.session.fleet.network.rdma)
+            self.session.fleet,
+            rental.node,
+            workdir,
+            rdma=has_rdma(rental, self.session.fleet.network.rdma),
+            runtime=rental.runtime,
         )
 
     def _wait_running(self, rental: Rental) -> Rental:

@@ -27,7 +27,7 @@ from gpufleet.errors import Interrupted, NodeFailed
 from gpufleet.ledger.records import IntentRecord, IntentState, Obligation, ObligationState, Rental
 from gpufleet.providers.base import Cluster, ClusterRequest, Provider, RentsClusters
 from gpufleet.providers.errors import CapacityError, InstanceNotFound, PriceChanged, Unsupported
-from gpufleet.serving.images import role_image
+from gpufleet.serving.inside import image_of, start_of
 
 _LEAST_LOOKUPS = 3
 _MEMBERS_SECONDS = 3600.0
@@ -215,5 +215,6 @@ def _request(session: Session, wanted: WantedCluster, offer: Offer, key_ref: str
         disk_gb=wanted.disk_gb,
         deadline_at=wanted.deadline_at,
         ssh_key_ref=key_ref,
-        image=role_image(session.fleet, session.fleet.role_of(first.pool)).base if inside else None,
+        image=image_of(session.fleet, first) if inside else None,
+        start=start_of(wanted.ssh_public_key) if inside else None,
     )

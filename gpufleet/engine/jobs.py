@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from gpufleet.catalog.sizing import needs
+from gpufleet.domain.market import Runtime
 from gpufleet.domain.nodes import NodeName, Role
 from gpufleet.engine.paths import NodePaths
 from gpufleet.playbook.compile import compile_job
@@ -16,7 +17,8 @@ from gpufleet.playbook.load import Playbook, load_shipped
 from gpufleet.serving import commands
 from gpufleet.serving.containers import docker_run, launch_digest, node_labels, with_rdma
 from gpufleet.serving.expect import hello_expectations
-from gpufleet.serving.images import role_image
+from gpufleet.serving.images import RoleImage, role_image
+from gpufleet.serving.inside import image_environment, process_environment
 from gpufleet.serving.launch import Launch
 from gpufleet.serving.topology import PD_ROUTER_PORT, WEIGHTS_SHARE_PORT, Cell, Topology
 from gpufleet.spec.model import Fleet
@@ -40,10 +42,19 @@ class NodeJobs:
     workdir: str
     rdma: bool = False
     """Give containers that move KV cache the node's RDMA devices."""
+    runtime: Runtime = Runtime.DOCKER
 
     @property
     def role(self) -> Role:
         return self.fleet.role_of(self.node.pool)
+
+    @property
+    def _image(self) -> RoleImage:
+        return role_image(self.fleet, self.role)
+
+    @property
+    def _image_env(self) -> str:
+        return image_environment(self._image, self.workdir) if self.runtime is Runtime.INSIDE else ""
 
     @property
     def _model_dir(self) -> str:
@@ -63,6 +74,7 @@ class NodeJobs:
         need = needs(self.fleet.model.id, self.role)
         return self._compile(
             "check",
+            GF_RUNTIME=self.runtime,
             GF_GPU_MODEL=pool.gpu.model,
             GF_GPU_COUNT=str(pool.gpu.count),
             GF_MIN_DRIVER=MIN_DRIVER,
@@ -73,7 +85,15 @@ class NodeJobs:
 
     def image(self) -> CompiledJob:
         """The role's container image: the base pulled, the missing packages added."""
-        image = role_image(self.fleet, self.role)
+        image = self._image
+        if self.runtime is Runtime.INSIDE:
+            return self._compile(
+                "packages",
+                GF_BASE_IMAGE=image.base,
+                GF_IMAGE_ENV=self._image_env,
+                GF_ALONE=" ".join(image.alone),
+                GF_PACKAGES=" ".join(image.packages),
+            )
         return self._compile("image", GF_BASE_IMAGE=image.base, GF_IMAGE_TAG=image.tag, GF_DOCKERFILE=image.dockerfile)
 
     def fetch(self, hf_token: str) -> CompiledJob:
@@ -91,7 +111,9 @@ class NodeJobs:
         """The checkpoint in TileRT's layout."""
         return self._compile(
             "weights-convert",
+            GF_RUNTIME=self.runtime,
             GF_IMAGE_TAG=role_image(self.fleet, Role.DECODE).tag,
+            GF_IMAGE_ENV=self._image_env,
             GF_MODEL_DIR=self._model_dir,
             GF_CONVERTED_DIR=self._converted_dir,
             GF_TILERT_VERSION=self.fleet.versions.tilert,
@@ -158,16 +180,25 @@ class NodeJobs:
         return self._compile("cleanup")
 
     def start(self, launch: Launch) -> CompiledJob:
-        """Run one container and wait for its health."""
+        """Run one program and wait for its health."""
+        inside = self.runtime is Runtime.INSIDE
         return self._compile(
             "serve",
             suffix=launch.name,
-            GF_CONTAINER=launch.name,
-            GF_RUN_ARGV=shlex.join(docker_run(launch, node_labels(self.fleet, self.node))),
+            GF_RUNTIME=self.runtime,
+            GF_SERVICE=launch.name,
+            GF_RUN_ARGV=shlex.join(self.command_line(launch)),
+            GF_RUN_ENV=process_environment(launch, self._image, self.workdir) if inside else "",
             GF_RUN_DIGEST=launch_digest(launch),
             GF_HEALTH_URL=launch.health_url,
             GF_DEADLINE=str(launch.deadline_seconds),
         )
+
+    def command_line(self, launch: Launch) -> tuple[str, ...]:
+        """What starts a program on this node: docker's command line, or its own where the rental is its container."""
+        if self.runtime is Runtime.INSIDE:
+            return launch.argv
+        return docker_run(launch, node_labels(self.fleet, self.node))
 
     def _compile(
         self, playbook: str, *, suffix: str = "", secrets: Mapping[str, str] | None = None, **values: str

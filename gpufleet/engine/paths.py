@@ -71,6 +71,11 @@ class NodePaths:
         """HAProxy's files when it runs there."""
         return f"{self.workdir}/router"
 
+    @property
+    def run(self) -> str:
+        """What runs inside a rental that is a container, a directory for each."""
+        return f"{self.workdir}/run"
+
     def model(self, model_id: str) -> str:
         """The Hugging Face checkpoint."""
         return f"{self.workdir}/weights/{model_id.rsplit('/', 1)[-1]}"

@@ -38,7 +38,7 @@ from gpufleet.providers.errors import (
     PriceChanged,
     RateLimited,
 )
-from gpufleet.serving.images import role_image
+from gpufleet.serving.inside import image_of, start_of
 
 _PATIENCE_SECONDS = 300.0
 """How long a create that was surely refused before processing (429, connection refused) is made again, each time later
@@ -220,6 +220,7 @@ def _unique(instances: Sequence[Instance]) -> list[Instance]:
 
 
 def _request(session: Session, wanted: Wanted, offer: Offer, *, limit: Decimal, key_ref: str | None) -> CreateRequest:
+    inside = offer.runtime is Runtime.INSIDE
     return CreateRequest(
         key=new_key(session.fleet.name, wanted.node, session.store.owner_id()),
         fleet=session.fleet.name,
@@ -230,10 +231,6 @@ def _request(session: Session, wanted: Wanted, offer: Offer, *, limit: Decimal, 
         disk_gb=wanted.disk_gb,
         deadline_at=wanted.deadline_at,
         ssh_key_ref=key_ref,
-        image=_image(session, wanted.node) if offer.runtime is Runtime.INSIDE else None,
+        image=image_of(session.fleet, wanted.node) if inside else None,
+        start=start_of(wanted.ssh_public_key) if inside else None,
     )
-
-
-def _image(session: Session, node: NodeName) -> str:
-    """What a rental that is itself a container is started from."""
-    return role_image(session.fleet, session.fleet.role_of(node.pool)).base

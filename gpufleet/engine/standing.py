@@ -12,6 +12,7 @@ from gpufleet.engine.lent import is_lent
 from gpufleet.engine.session import Session
 from gpufleet.planning.model import WANTED_KINDS, Plan
 from gpufleet.providers.base import Provider
+from gpufleet.serving.inside import image_of, swallows_command
 
 _LOW_HOURS = 24
 
@@ -20,17 +21,34 @@ def with_standing(session: Session, plan: Plan) -> Plan:
     """The plan with what its providers forbid, and with what a user should know before the money is spent."""
     names = sorted({action.provider for action in plan.actions if action.kind in WANTED_KINDS and action.offer})
     providers = [session.provider_named(name) for name in names]
-    problems = [problem for provider in providers for problem in _problems(plan, provider)]
+    problems = [problem for provider in providers for problem in _problems(session, plan, provider)]
     notes = [note for provider in providers for note in _notes(session, plan, provider)]
     return replace(plan, problems=(*plan.problems, *problems), notes=(*sorted(session.notes), *notes))
 
 
-def _problems(plan: Plan, provider: Provider) -> Iterator[str]:
+def _problems(session: Session, plan: Plan, provider: Provider) -> Iterator[str]:
     if refused := provider.caps.create_refused:
         yield refused
-    here = [action.offer for action in plan.actions if action.offer and action.offer.provider == provider.name]
-    if any(offer.runtime is Runtime.INSIDE for offer in here):
-        yield f"rentals of {provider.name} are containers, and starting the roles inside one is not built yet"
+    here = [a.node for a in plan.actions if a.offer and a.offer.provider == provider.name]
+    if len(here) > 1 and not provider.caps.private_network:
+        yield (
+            f"nodes of {provider.name} cannot reach each other by private addresses, so no KV cache can be handed over "
+            "between them: rent the pools of one fleet elsewhere"
+        )
+    if provider.caps.keeps_entrypoint:
+        yield from _images_that_cannot_start(session, plan, provider)
+
+
+def _images_that_cannot_start(session: Session, plan: Plan, provider: Provider) -> Iterator[str]:
+    """Images in which the provider gives nobody a way to start an SSH server."""
+    here = [a for a in plan.actions if a.kind in WANTED_KINDS and a.offer and a.offer.provider == provider.name]
+    inside = [a.node for a in here if a.node and a.offer and a.offer.runtime is Runtime.INSIDE]
+    for image in sorted({image_of(session.fleet, node) for node in inside}):
+        if swallows_command(image):
+            yield (
+                f"{provider.name} starts a container with its image's own entrypoint, and that of {image} runs vLLM "
+                "only: set versions.vllm_image to an image whose entrypoint runs its arguments"
+            )
 
 
 def _notes(session: Session, plan: Plan, provider: Provider) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from gpufleet.catalog.shipped import names
-from gpufleet.domain.market import WORKDIR
+from gpufleet.domain.market import WORKDIR, Runtime
 from gpufleet.domain.nodes import NodeName, Role
 from gpufleet.engine.front import Front
 from gpufleet.engine.jobs import NodeJobs
@@ -25,7 +25,6 @@ from gpufleet.remote.machine import Completed, Machine
 from gpufleet.remote.shell import known_hosts_line, ssh_argv
 from gpufleet.routing.files import write_atomically
 from gpufleet.serving.commands import container_name
-from gpufleet.serving.containers import docker_run, node_labels
 from gpufleet.serving.topology import Topology, build_topology
 
 _EXEC_SECONDS = 3600.0
@@ -86,16 +85,27 @@ def node_logs(session: Session, node: NodeName, *, source: str | None, follow: b
         if source is not None and source in (jobs := job_names(machine)):
             yield from tail_job_log(machine, source, follow=follow, lines=tail)
             return
-        if source is not None and source not in (containers := _containers(machine)):
-            known = ", ".join(sorted([*containers, *jobs])) or "none"
+        if source is not None and source not in (services := _services(machine, rental)):
+            known = ", ".join(sorted([*services, *jobs])) or "none"
             raise UsageError(f"{node} has no log '{source}'", hint=f"there is: {known}")
-        container = source or container_name(session.fleet, node.slug)
-        argv = ["docker", "logs", "--tail", str(tail), *(["-f"] if follow else []), container]
+        argv = _log_argv(rental, source or container_name(session.fleet, node.slug), follow=follow, tail=tail)
         yield from machine.stream(f"exec {shlex.join(argv)} 2>&1")
 
 
-def _containers(machine: Machine) -> list[str]:
-    return machine.run("docker ps -a --format '{{.Names}}'", timeout=30.0).stdout.split()
+def _log_argv(rental: Rental, service: str, *, follow: bool, tail: int) -> list[str]:
+    if rental.runtime is Runtime.INSIDE:
+        return ["tail", "-n", str(tail), *(["-F"] if follow else []), f"{_run_folder(rental)}/{service}/log"]
+    return ["docker", "logs", "--tail", str(tail), *(["-f"] if follow else []), service]
+
+
+def _services(machine: Machine, rental: Rental) -> list[str]:
+    names = "docker ps -a --format '{{.Names}}'"
+    inside = f"ls {shlex.quote(_run_folder(rental))}"
+    return machine.run(inside if rental.runtime is Runtime.INSIDE else names, timeout=30.0).stdout.split()
+
+
+def _run_folder(rental: Rental) -> str:
+    return NodePaths(rental.ssh.workdir if rental.ssh else WORKDIR).run
 
 
 def render(session: Session, what: str, node: NodeName | None) -> str:
@@ -114,8 +124,10 @@ def render(session: Session, what: str, node: NodeName | None) -> str:
             raise UsageError(
                 "a launch command is that of a node", hint=f"gpufleet render {session.path} launch decode/0"
             )
-        launch = NodeJobs(session.fleet, node, _workdir(session, node)).launch(topology)
-        return shlex.join(docker_run(launch, node_labels(session.fleet, node))) + "\n"
+        rental = session.rental_of(node)
+        runtime = rental.runtime if rental else Runtime.DOCKER
+        jobs = NodeJobs(session.fleet, node, _workdir(session, node), runtime=runtime)
+        return shlex.join(jobs.command_line(jobs.launch(topology))) + "\n"
     if what not in names("playbooks"):
         known = ", ".join(["launch", "haproxy", *names("playbooks")])
         raise UsageError(f"there is nothing to render called '{what}'", hint=f"there is: {known}")

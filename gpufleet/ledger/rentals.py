@@ -187,10 +187,11 @@ class Rentals(Obligations):
                 self._log(connection, rental.fleet, rental.node, "serving", {"serving": serving, "note": note})
 
     def set_fingerprint(self, provider: str, instance_id: str, fingerprint: Mapping[str, str]) -> None:
-        """Store what the node said about itself: GPUs, driver, disk, versions."""
+        """Store what the node said of itself: GPUs, driver, disk, and an address where its provider told none."""
         with self._db.write() as connection:
             rental = known_rental(connection, provider, instance_id)
-            change_rental(connection, rental, fingerprint=dict(fingerprint))
+            address = rental.private_ip or fingerprint.get("private_ip")
+            change_rental(connection, rental, fingerprint=dict(fingerprint), private_ip=address)
 
     def rentals(self, fleet: str | None = None, *, live_only: bool = True) -> list[Rental]:
         """Rentals by their start; live ones are those not yet confirmed gone."""

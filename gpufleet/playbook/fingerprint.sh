@@ -55,6 +55,20 @@ gf_disk_facts() {
   [ -z "${2-}" ] || printf '%s\n' "$2" >"$GF_JOB_DIR/facts/disk_free_bytes"
 }
 
+# The machine's own address in a private network, for providers that do not tell it. Docker's bridge is not one.
+gf_private_ip() {
+  # shellcheck disable=SC2046 # words
+  for gf_address in $(hostname -I 2>/dev/null); do
+    case $gf_address in
+    172.1[6-9].0.1 | 172.2[0-9].0.1 | 172.3[01].0.1) ;;
+    10.* | 192.168.* | 172.1[6-9].* | 172.2[0-9].* | 172.3[01].* | 100.6[4-9].* | 100.[7-9][0-9].* | 100.1[01][0-9].* | 100.12[0-7].*)
+      printf '%s' "$gf_address"
+      return
+      ;;
+    esac
+  done
+}
+
 gf_os() {
   # shellcheck source=/dev/null
   [ -r /etc/os-release ] && . /etc/os-release && printf '%s' "${PRETTY_NAME-}"
@@ -66,6 +80,7 @@ gf_gather() {
   gf_comma=
   gf_gpu_facts
   gf_fact rdma_ports "$(gf_rdma_ports)"
+  gf_fact private_ip "$(gf_private_ip)"
   gf_disk_facts
   gf_fact ram_bytes "$(free -b 2>/dev/null | awk '/^Mem:/ { print $2 }')"
   gf_fact cpus "$(nproc 2>/dev/null)"

@@ -63,6 +63,10 @@ class Capabilities:
     spot: bool = False
     runtime: Runtime = Runtime.DOCKER
     """Of its rentals, unless an offer says otherwise."""
+    keeps_entrypoint: bool = False
+    """A container's entrypoint stays the image's own; `RentRequest.start` becomes its arguments."""
+    private_network: bool = True
+    """Its nodes reach each other by private addresses."""
     clusters: bool = False
     """It is a `RentsClusters`."""
     login: Login = Login.DIRECT

@@ -48,9 +48,9 @@ def prepare_root(root: Path, spec: dict[str, Any]) -> None:
         "docker/tools",
     ):
         (root / folder).mkdir(parents=True, exist_ok=True)
-    absent = ("nvidia-smi",) if spec.get("gpu_count") == 0 else ()
+    absent = {"nvidia-smi": spec.get("gpu_count") == 0, "docker": bool(spec.get("image"))}
     for name, tool in HOST_TOOLS.items():
-        if name in absent:
+        if absent.get(name):
             continue
         write_program(root / "bin" / name, wrapper(root, tool))
     write_program(root / "bin" / "python3", _host_python(root))

@@ -17,6 +17,7 @@ from typing import NoReturn
 
 from gpufleet.twin import layout, nodefile
 from gpufleet.twin.docker.boot import start_at_boot
+from gpufleet.twin.inside import start_container
 
 
 def _wait_for_boot(node: nodefile.Node) -> None:
@@ -53,9 +54,11 @@ def main(argv: list[str]) -> int:
     start_at_boot(node)
     if node.fault("ssh-dead") is not None:
         signal.pause()
+    listener = _listen(node)
+    start_container(node)
     sshd = Sshd(node)
     try:
-        sshd.serve(_listen(node))
+        sshd.serve(listener)
     except SystemExit:
         sshd.close()
         os._exit(0)  # threads of open connections must not hold up the end

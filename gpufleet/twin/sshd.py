@@ -24,6 +24,7 @@ from paramiko.common import (
 )
 
 from gpufleet.twin import layout, nodefile
+from gpufleet.twin.inside import container_variables
 from gpufleet.twin.session import Session, start_command, start_terminal
 
 MAX_SESSIONS = 10
@@ -55,6 +56,7 @@ class Sshd:
         self.node = node
         self.allowed = {tuple(line.split()[:2]) for line in node.facts["authorized_keys"]}
         self.home = node.root / "home"
+        self._inside = container_variables(node)
         self.host_key = _host_key(node)
         self._execs = 0
         self._lock = threading.Lock()
@@ -71,6 +73,7 @@ class Sshd:
             "USER": "root",
             "LOGNAME": "root",
             "SHELL": "/bin/bash",
+            **self._inside,
         }
 
     def serve(self, listener: socket.socket) -> NoReturn:

@@ -25,7 +25,8 @@ def serve(twin: Twin, digest: str, *flags: str, deadline: str = "60", fleet: str
         *("--tensor-parallel-size", "8", *flags),
     ]
     values = {
-        "GF_CONTAINER": "gf-fleet-native-0",
+        "GF_RUNTIME": "docker",
+        "GF_SERVICE": "gf-fleet-native-0",
         "GF_RUN_ARGV": shlex.join(argv),
         "GF_RUN_DIGEST": digest,
         "GF_HEALTH_URL": f"http://{twin.address}:8001/health",
@@ -60,10 +61,11 @@ def test_a_container_that_does_not_get_ready_in_time_is_reported(loaded: Twin) -
 
 
 def test_a_command_line_that_docker_refuses_is_reported(loaded: Twin) -> None:
-    with pytest.raises(JobFailed, match="docker does not start gf-fleet-native-0"):
+    with pytest.raises(JobFailed, match="gf-fleet-native-0 cannot be started"):
         loaded.run(
             "serve",
-            GF_CONTAINER="gf-fleet-native-0",
+            GF_RUNTIME="docker",
+            GF_SERVICE="gf-fleet-native-0",
             GF_RUN_ARGV="docker run -d --no-such-option x",
             GF_RUN_DIGEST="x",
             GF_HEALTH_URL="http://127.0.0.1:1/health",

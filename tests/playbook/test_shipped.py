@@ -14,6 +14,7 @@ FOLDER = Path(__file__).parents[2] / "playbooks"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 SHELLCHECK = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or "shellcheck"
 HELPERS = "progress() { :; }\nnote() { :; }\ndata() { :; }\nfact() { :; }\nfail() { exit 1; }\n"
+SCRIPTS = sorted([*FOLDER.glob("files/*.sh"), *FOLDER.parent.glob("gpufleet/*/*.sh")])
 NOT_CALLED = "SC2317,SC2329"
 """Functions that a part does not call, or that the runner calls by a computed name."""
 
@@ -54,7 +55,7 @@ def test_a_playbook_is_named_as_its_file_and_uses_only_inputs_that_it_declares(n
         raise AssertionError(f"{word} is used and not declared")
 
 
-@pytest.mark.parametrize("path", sorted(Path(__file__).parents[2].glob("gpufleet/*/*.sh")), ids=lambda p: p.name)
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda p: p.name)
 def test_the_engines_own_shell_is_clean_posix_sh(path: Path) -> None:
     done = subprocess.run([SHELLCHECK, "-s", "sh", "-e", NOT_CALLED, path], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout

@@ -152,6 +152,8 @@ class MockOptions(Options):
     """Whose credentials these are; other accounts share the stock, and see nothing of this one."""
     ownership: Literal["name", "none"] = "name"
     """``none``: it keeps no name of ours."""
+    runtime: Literal["docker", "inside"] = "docker"
+    """``inside``: a rental is a container of the image that the request names, and has no docker."""
     volumes: bool = False
     """Every instance, and every cluster, is made with a disk that outlives it and bills until it is deleted."""
     ssh_keys: bool = False

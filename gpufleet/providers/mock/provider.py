@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpufleet.domain.market import Extra, ExtraKind, Instance, InstanceState, Inventory, Offer, OfferQuery
+from gpufleet.domain.market import Extra, ExtraKind, Instance, InstanceState, Inventory, Offer, OfferQuery, Runtime
 from gpufleet.domain.nodes import NodeName
 from gpufleet.providers.base import Account, Capabilities, ClusterRequest, CreateRequest, Ownership, TerminateAck
 from gpufleet.providers.errors import (
@@ -62,6 +62,7 @@ class MockProvider:
             server_expiry=True,
             price_guard=True,
             spot=True,
+            runtime=Runtime(self._options.runtime),
             clusters=self._options.clusters,
             terminate_while_provisioning=not self._options.refuse_early_terminate,
             creates_at_once=16 if owned else 1,

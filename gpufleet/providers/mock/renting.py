@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 
-from gpufleet.domain.market import InstanceState, Offer
+from gpufleet.domain.market import InstanceState, Offer, Runtime
 from gpufleet.domain.nodes import NodeName
 from gpufleet.providers.base import ClusterRequest, CreateRequest
 from gpufleet.providers.errors import CapacityError, InvalidRequest, PriceChanged
@@ -22,6 +23,8 @@ _KEY = re.compile(r"[a-z0-9][a-z0-9-]{0,49}")
 _PROVISION_SHARE = 0.1
 _PRICE_RISE = Decimal("1.5")
 LAG_SECONDS = 30.0
+LONGEST_START = 4096
+"""Characters, as at Vast."""
 VOLUME_USD_PER_HOUR = Decimal("0.11")
 _MEMBER_SECONDS = 10.0
 """Simulated: members of a cluster appear one after the other, so far apart."""
@@ -52,6 +55,8 @@ class Counter:
             InvalidRequest, CapacityError, PriceChanged: it may not.
         """
         _check_form(request, now)
+        if self._options.runtime == "inside":
+            _check_container(request)
         listing = self._listings.get(request.offer.offer_id)
         if listing is None:
             raise CapacityError(f"there is no offer {request.offer.offer_id}")
@@ -119,6 +124,8 @@ class Counter:
             rank=rank,
         )
         facts = machine.describe(listing, hits, pace=self._options.pace, seed=self._options.seed)
+        if self._options.runtime == "inside":
+            facts |= {"image": request.image, "start": request.start}
         world.prepare(root, node_file(rental, facts, request.ssh_public_key))
         return rental
 
@@ -136,7 +143,8 @@ class Counter:
     def _offer(self, listing: Listing, market: Market, now: datetime) -> Offer:
         living = sum(rental.offer_id == listing.offer_id for rental in _living(market, now))
         stock = self._options.stock.get(listing.offer_id, listing.stock)
-        return listing.offer(self._name, usd_per_hour=self._price(listing, market), stock=max(0, stock - living))
+        offer = listing.offer(self._name, usd_per_hour=self._price(listing, market), stock=max(0, stock - living))
+        return replace(offer, runtime=Runtime(self._options.runtime))
 
     def _price(self, listing: Listing, market: Market) -> Decimal:
         changed = market.prices.get(listing.offer_id)
@@ -168,6 +176,13 @@ def _check_form(request: CreateRequest | ClusterRequest, now: datetime) -> None:
         raise InvalidRequest("the SSH public key is not one")
     if request.deadline_at is not None and request.deadline_at <= now:
         raise InvalidRequest("the deadline has passed")
+
+
+def _check_container(request: CreateRequest | ClusterRequest) -> None:
+    if not request.image:
+        raise InvalidRequest("a container is started from an image, and the request names none")
+    if len(request.start or "") > LONGEST_START:
+        raise InvalidRequest(f"the start command has more than {LONGEST_START} characters")
 
 
 def _living(market: Market, now: datetime) -> list[Rental]:

@@ -323,6 +323,8 @@ class RestCapabilities(Section):
     price_guard: bool = False
     spot: bool = False
     runtime: Runtime = Runtime.DOCKER
+    keeps_entrypoint: bool = False
+    private_network: bool = True
     login: Login = Login.DIRECT
     terminate_while_provisioning: bool = False
     creates_at_once: int = Field(default=4, ge=1)

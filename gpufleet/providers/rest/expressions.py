@@ -6,6 +6,7 @@ Standard JMESPath (https://jmespath.org), and the functions of `_Functions`. Num
 from __future__ import annotations
 
 import re
+import shlex
 from base64 import b64encode
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
@@ -90,6 +91,11 @@ class _Functions(functions.Functions):
     @functions.signature({"types": []})
     def _func_b64(self, text: Any) -> str | None:
         return b64encode(text.encode()).decode() if isinstance(text, str) else None
+
+    @functions.signature({"types": []})
+    def _func_shell(self, text: Any) -> str | None:
+        """The command that runs a text as a POSIX script: ``sh -c '...'``."""
+        return shlex.join(["sh", "-c", text]) if isinstance(text, str) else None
 
     @functions.signature({"types": []}, {"types": []})
     def _func_plus(self, one: Any, other: Any) -> Decimal | None:

@@ -67,6 +67,8 @@ class RestProvider:
             price_guard=told.price_guard,
             spot=told.spot,
             runtime=told.runtime,
+            keeps_entrypoint=told.keeps_entrypoint,
+            private_network=told.private_network,
             clusters=self.description.clusters is not None,
             login=told.login,
             terminate_while_provisioning=told.terminate_while_provisioning,
