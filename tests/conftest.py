@@ -6,6 +6,9 @@ Files whose tests each bring up a world of their own are marked ``spread`` and g
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -17,6 +20,13 @@ if os.environ.get("CI"):
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Give tests a home of their own: none meets or touches what the user of this machine rented or set up."""
+    for name in [name for name in os.environ if name.startswith("GPUFLEET_")]:
+        del os.environ[name]
+    home = tempfile.mkdtemp(prefix="gf-home")
+    config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
+    for kind in ("CONFIG", "STATE"):
+        os.environ[f"XDG_{kind}_HOME"] = str(Path(home, kind.lower()))
     config.addinivalue_line("markers", "spread: each test of this file may run on any worker")
     config.addinivalue_line("markers", "slow: whole fleets for one more case of a kind; run by `make test-slow`")
 

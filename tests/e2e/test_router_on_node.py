@@ -89,7 +89,10 @@ def test_a_second_up_keeps_everything_and_the_router_running(on_node: World) -> 
 def test_no_haproxy_is_needed_on_this_machine(tmp_path: Path) -> None:
     bin_dir = tmp_path / "bin"
     bin_dir.mkdir()
-    with world(tmp_path, _network("nohaproxy"), _fleet()) as made, open_session(made.file) as session:
+    with (
+        world(tmp_path, _network("nohaproxy"), _fleet()) as made,
+        open_session(made.file, state_dir=made.state) as session,
+    ):
         import os
 
         from gpufleet.engine import front
