@@ -14,6 +14,7 @@ from gpufleet.domain.money import usd_per_hour
 from gpufleet.domain.nodes import NodeName, Role
 from gpufleet.domain.status import Serving
 from gpufleet.engine.acquire import Acquirer
+from gpufleet.engine.drain import drain
 from gpufleet.engine.jobs import NodeJobs
 from gpufleet.engine.session import Session
 from gpufleet.engine.tasks import TaskGraph
@@ -21,8 +22,9 @@ from gpufleet.engine.watch import NodeWatch
 from gpufleet.errors import GpufleetError, Interrupted, NodeFailed
 from gpufleet.ledger.records import Rental
 from gpufleet.playbook.job import CompiledJob
-from gpufleet.serving.settings import node_settings
-from gpufleet.serving.topology import Cell, Topology, build_topology
+from gpufleet.serving.settings import cell_settings, fed_by, node_settings
+from gpufleet.serving.topology import Cell, Topology, build_topology, cell_name
+from gpufleet.spec.feeding import gated_nodes
 
 VLLM_ROUTER = "vllm-router"
 
@@ -44,6 +46,11 @@ def cluster_task(target: Target) -> str:
     return f"cluster {target.offers[0].offer_id}" if target.offers else "no cluster"
 
 
+def _serving(prefill: NodeName) -> tuple[str, str]:
+    """The tasks after which a prefill node can feed cells; without a gate the second is the name of no task."""
+    return f"serve {prefill}", f"gate {prefill}"
+
+
 @dataclass
 class BringUp:
     """The task graph of one ``up``."""
@@ -57,6 +64,9 @@ class BringUp:
     graph: TaskGraph = field(default_factory=TaskGraph)
     in_clusters: dict[NodeName, Rental] = field(default_factory=dict)
     """Members of clusters that this run has rented."""
+    lost: set[NodeName] = field(default_factory=set)
+    """Prefill nodes that did not come up, and whose decode nodes others feed."""
+    _named: set[str] = field(default_factory=set)
     _done: set[str] = field(default_factory=set)
 
     def run(self) -> dict[str, BaseException]:
@@ -75,17 +85,31 @@ class BringUp:
         self._add_native_router()
         return self.graph.run(self.session.stop)
 
+    def feed_orphans(self) -> dict[str, BaseException]:
+        """After `run`: decode nodes whose prefill node did not come up are fed by gated ones that did.
+
+        The next `up` tries again what the file says.
+        """
+        planned = self._planned_cells()
+        self.lost = {n for n in self._of(Role.PREFILL) if n not in self.rentals or not self.served(*_serving(n))}
+        orphans = {cell.decode for cell in planned if cell.prefill in self.lost and cell.decode in self.rentals}
+        self.graph = TaskGraph()
+        for cell in self._planned_cells():
+            if cell.decode in orphans and self.served(f"serve {cell.decode}"):
+                self._task(f"cell {cell.name}", cell.decode, lambda cell=cell: self._open_cell(cell))  # type: ignore[misc]
+        return self.graph.run(self.session.stop)
+
     def topology(self) -> Topology:
         """Addresses of every node that is checked by now."""
         known = {node: rental.private_ip for node, rental in self.rentals.items()}
-        return build_topology(self.session.fleet, {node: ip for node, ip in known.items() if ip})
+        return build_topology(self.session.fleet, {node: ip for node, ip in known.items() if ip}, lost=self.lost)
 
     def jobs(self, node: NodeName) -> NodeJobs:
         return self.acquirer.jobs(self.rentals[node])
 
     def served(self, *names: str) -> bool:
         """Whether these tasks ran to their end or were not needed."""
-        return not any(name in self.graph.tasks and name not in self._done for name in names)
+        return self._named.isdisjoint(names) or self._done.issuperset(self._named.intersection(names))
 
     # One node ------------------------------------------------------------------------------------------------------
 
@@ -98,8 +122,10 @@ class BringUp:
             weights = self._add_decode_weights(node)
         else:
             weights = self._job(f"weights {node}", node, "weights", lambda: self._fetch(node), [f"acquire {node}"])
-        needs = [f"image {node}", weights, *(f"acquire {peer}" for peer in self._peers(node))]
-        self._job(f"serve {node}", node, "serve", lambda: self.jobs(node).serve(self.topology()), needs)
+        needs = [f"image {node}", weights, *self._add_leave(target)]
+        serve = self._job(f"serve {node}", node, "serve", lambda: self.jobs(node).serve(self.topology()), needs)
+        if node in gated_nodes(self.session.fleet):
+            self._task(f"gate {node}", node, lambda: self._open_gate(node), [serve])
 
     def _acquire(self, target: Target) -> None:
         watch = self.watches[target.node]
@@ -148,20 +174,41 @@ class BringUp:
         serving = [t.node for t in decode if not t.work]
         return serving[0] if serving else decode[0].node
 
-    def _peers(self, node: NodeName) -> list[NodeName]:
-        """Nodes whose address this one's launch names."""
-        cells = [cell for cell in self._planned_cells() if node in {cell.decode, cell.prefill}]
-        return [peer for cell in cells for peer in (cell.decode, cell.prefill) if peer != node]
-
     # Between nodes -------------------------------------------------------------------------------------------------
 
     def _planned_cells(self) -> tuple[Cell, ...]:
-        return build_topology(self.session.fleet, dict.fromkeys(self.targets, "")).cells
+        return build_topology(self.session.fleet, dict.fromkeys(self.targets, ""), lost=self.lost).cells
+
+    def _add_leave(self, target: Target) -> list[str]:
+        """Before another prefill node feeds a decode node, the one that does lets go of it: two would meet there."""
+        last = target.held.settings if target.held else {}
+        planned = next((cell for cell in self._planned_cells() if cell.decode == target.node), None)
+        former = fed_by(last)
+        if former is None or (
+            planned and cell_settings(self.session.fleet, target.node, planned.prefill).items() <= last.items()
+        ):
+            return []
+        return [self._task(f"leave {target.node}", target.node, lambda: self._leave(target.node, former))]
+
+    def _leave(self, decode: NodeName, former: NodeName) -> None:
+        """End a pd_router once its streams have ended; on a node that ends itself it ends with it."""
+        drain(self.session, {cell_name(decode)})
+        feeder = self.targets.get(former)
+        if feeder and feeder.held and not self.session.stop.is_set():
+            job = self.acquirer.jobs(feeder.held).stop_pd_router(decode)
+            self.acquirer.run(feeder.held, job, self.watches[decode])
+
+    def _open_gate(self, node: NodeName) -> None:
+        jobs, watch = self.jobs(node), self.watches[node]
+        for job in (jobs.gate_program(), jobs.gate(self.topology())):
+            with watch.alongside("cell", job.name):
+                self.acquirer.run(self.rentals[node], job, watch)
 
     def _add_cell(self, planned: Cell) -> None:
         if not (self.targets[planned.decode].work or self.targets[planned.prefill].work):
             return
-        needs = [f"serve {planned.decode}", f"serve {planned.prefill}"]
+        left = [name for name in self.graph.tasks if name.startswith("leave ")]
+        needs = [f"serve {planned.decode}", *_serving(planned.prefill), *left]
         self._task(f"cell {planned.name}", planned.decode, lambda: self._open_cell(planned), needs)
 
     def _open_cell(self, planned: Cell) -> None:
@@ -169,9 +216,11 @@ class BringUp:
         cell = next(c for c in topology.cells if c.decode == planned.decode)
         watch = self.watches[cell.decode]
         prefill, jobs = self.rentals[cell.prefill], self.jobs(cell.prefill)
-        for job in (jobs.hello(cell), jobs.pd_router(topology, cell), jobs.prove(cell)):
+        for job in (jobs.hello(cell), jobs.pd_router(cell), jobs.prove(cell)):
             with watch.alongside("cell", job.name):
                 self.acquirer.run(prefill, job, watch)
+        if self.lost:
+            self._note_settings(cell.decode, cell_settings(self.session.fleet, cell.decode, cell.prefill))
 
     def _add_native_router(self) -> None:
         natives = self._of(Role.NATIVE)
@@ -205,6 +254,8 @@ class BringUp:
         return self._task(name, node, work, after)
 
     def _task(self, name: str, node: NodeName, work: Callable[[], None], after: Sequence[str] = ()) -> str:
+        self._named.add(name)
+
         def guarded() -> None:
             try:
                 work()
@@ -217,10 +268,10 @@ class BringUp:
 
         return self.graph.add(name, guarded, after)
 
-    def _note_settings(self, node: NodeName) -> None:
-        """What the node was brought up with, for the next plan to compare."""
+    def _note_settings(self, node: NodeName, cell: Mapping[str, str] | None = None) -> None:
+        """What the node was brought up with, for the next plan to compare; ``cell`` is who feeds it in truth."""
         rental = self.rentals[node]
-        settings = node_settings(self.session.fleet, node)
+        settings = {**node_settings(self.session.fleet, node), **(cell or {})}
         self.session.store.set_serving(rental.provider, rental.instance_id, Serving.STARTING, settings=settings)
 
     def _with_cost(self, error: GpufleetError, node: NodeName) -> GpufleetError:

@@ -16,17 +16,21 @@ DRAIN_SECONDS = 300.0
 _LOOK_SECONDS = 0.2
 
 
-def drain(session: Session, nodes: Set[NodeName], *, within: float = DRAIN_SECONDS) -> None:
-    """Send no new requests to backends that only these nodes serve, or that need one of them, and wait until idle.
+def backends_of(session: Session, nodes: Set[NodeName]) -> frozenset[str]:
+    """Backends that only these nodes serve, or that need one of them."""
+    return frozenset(_backends(Front(session), nodes))
+
+
+def drain(session: Session, names: Set[str], *, within: float = DRAIN_SECONDS) -> None:
+    """Send no new requests to these backends and wait until they are idle.
 
     Does nothing where the router is not on this machine or does not run. Returns early when the user asks to stop.
     """
-    front = Front(session)
-    router = front.runtime
+    router = Front(session).runtime
     if router is None:
         return
     try:
-        names = _backends(front, nodes)
+        names = {server.name for server in router.servers() if server.name in names}
         for name in names:
             router.drain(name)
         deadline = time.monotonic() + within

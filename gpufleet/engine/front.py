@@ -22,15 +22,19 @@ from gpufleet.routing.errors import RouterGone
 from gpufleet.routing.files import router_inputs
 from gpufleet.routing.haproxy import SOCKET_FILE, check_directory
 from gpufleet.routing.runtime import Ask, RuntimeApi, ServerStat
+from gpufleet.serving.gate import GATE_HEALTH
+from gpufleet.serving.settings import fed_by
 from gpufleet.serving.topology import (
-    PD_ROUTER_PORT,
+    GATE_PORT,
     TILERT_HTTP_PORT,
     VLLM_PREFILL_PORT,
     VLLM_ROUTER_PORT,
     Cell,
     Topology,
     build_topology,
+    cell_name,
 )
+from gpufleet.spec.model import Fleet
 from gpufleet.spec.values import split_listen
 
 NATIVE = "native"
@@ -143,18 +147,14 @@ class Front:
     def cells(self) -> tuple[CellStatus, ...]:
         """Every backend server with its load; unknown where the router cannot be asked."""
         by_name = {s.name: s for s in self._servers or () if (s.backend == NATIVE) == (s.name == NATIVE)}
-        fleet = self.session.fleet
-        topology = build_topology(fleet, {r.node: r.private_ip or "" for r in self.session.store.rentals(fleet.name)})
-        known: list[tuple[str, tuple[NodeName, ...]]] = [
-            (cell.name, (cell.decode, cell.prefill)) for cell in topology.cells
-        ]
-        if topology.native_router:
-            known.append((NATIVE, topology.native))
-        return tuple(_status(name, nodes, by_name.get(name)) for name, nodes in known)
+        known = standing_backends(self.session.fleet, self.session.store.rentals(self.session.fleet.name))
+        return tuple(_status(name, nodes, by_name.get(name)) for name, nodes in known.items())
 
     def sick_nodes(self) -> frozenset[NodeName]:
-        """Nodes behind a backend whose health check fails now."""
-        return frozenset(node for cell in self.cells() if cell.up is False for node in cell.nodes)
+        """Nodes all of whose backends fail their health check now; a prefill node may stand behind several."""
+        cells = self.cells()
+        healthy = {node for cell in cells if cell.up is not False for node in cell.nodes}
+        return frozenset(node for cell in cells for node in cell.nodes) - healthy
 
     @property
     def runtime(self) -> RuntimeApi | None:
@@ -248,18 +248,29 @@ def seen_serving(rental: Rental, *, sick: bool) -> Serving:
     return Serving.SICK if sick and rental.serving is Serving.READY else rental.serving
 
 
+def standing_backends(fleet: Fleet, rentals: Iterable[Rental]) -> dict[str, tuple[NodeName, ...]]:
+    """Backends by name with the nodes behind each: cells as they were last opened, else as the file has them."""
+    by_node = {rental.node: rental for rental in rentals if not rental.duplicate}
+    topology = build_topology(fleet, {node: rental.private_ip or "" for node, rental in by_node.items()})
+    planned = {cell.decode: cell.prefill for cell in topology.cells}
+    last = {node: prefill for node, rental in by_node.items() if (prefill := fed_by(rental.settings)) in by_node}
+    cells = {cell_name(decode): (decode, prefill) for decode, prefill in {**planned, **last}.items() if prefill}
+    return {**cells, **({NATIVE: topology.native} if topology.native else {})}
+
+
 def local_workdir(session: Session) -> Path:
     """Where jobs on this machine keep their files."""
     return session.paths.root / "work"
 
 
 def _cell_server(cell: Cell) -> Server:
+    gate = (Probe(cell.prefill_ip, GATE_PORT, GATE_HEALTH),) if cell.gated else ()
     probes = (
-        Probe(cell.prefill_ip, PD_ROUTER_PORT),
+        Probe(cell.prefill_ip, cell.port),
         Probe(cell.decode_ip, TILERT_HTTP_PORT),
         Probe(cell.prefill_ip, VLLM_PREFILL_PORT),
     )
-    return Server(cell.name, cell.prefill_ip, PD_ROUTER_PORT, probes)
+    return Server(cell.name, cell.prefill_ip, cell.port, (*probes, *gate))
 
 
 def _native_servers(topology: Topology) -> tuple[Server, ...]:

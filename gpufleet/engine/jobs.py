@@ -14,13 +14,13 @@ from gpufleet.engine.paths import NodePaths
 from gpufleet.playbook.compile import compile_job
 from gpufleet.playbook.job import CompiledJob
 from gpufleet.playbook.load import Playbook, load_shipped
-from gpufleet.serving import commands
+from gpufleet.serving import commands, gate
 from gpufleet.serving.containers import docker_run, launch_digest, node_labels, with_rdma
 from gpufleet.serving.expect import hello_expectations
 from gpufleet.serving.images import RoleImage, role_image
 from gpufleet.serving.inside import image_environment, process_environment
 from gpufleet.serving.launch import Launch
-from gpufleet.serving.topology import PD_ROUTER_PORT, WEIGHTS_SHARE_PORT, Cell, Topology
+from gpufleet.serving.topology import WEIGHTS_SHARE_PORT, Cell, Topology
 from gpufleet.spec.model import Fleet
 
 MIN_DRIVER = "580"
@@ -63,6 +63,10 @@ class NodeJobs:
     @property
     def _converted_dir(self) -> str:
         return NodePaths(self.workdir).converted(self.fleet.model.id)
+
+    @property
+    def _gate_dir(self) -> str:
+        return NodePaths(self.workdir).gate
 
     @property
     def _paths(self) -> commands.Paths:
@@ -153,13 +157,27 @@ class NodeJobs:
         """Start the role's main process and wait until it is healthy."""
         return self.start(self.launch(topology))
 
-    def pd_router(self, topology: Topology, cell: Cell) -> CompiledJob:
+    def pd_router(self, cell: Cell) -> CompiledJob:
         """Start the cell's pd_router on this (prefill) node."""
-        return self.start(commands.pd_router_launch(self.fleet, topology, cell, self._paths))
+        return self.start(commands.pd_router_launch(self.fleet, cell, self._paths))
 
     def vllm_router(self, topology: Topology) -> CompiledJob:
         """Start the native pool's router on this node."""
         return self.start(commands.vllm_router_launch(self.fleet, topology, self._paths))
+
+    def gate_program(self) -> CompiledJob:
+        """The KV gate's program, on a prefill node."""
+        program = gate.program()
+        return self._compile("gate", GF_GATE_PROGRAM=gate.program_path(self._gate_dir), GF_GATE_TEXT=program.text)
+
+    def gate(self, topology: Topology) -> CompiledJob:
+        """Start the KV gate before this node's vLLM."""
+        return self.start(gate.gate_launch(self.fleet, topology, self.node, self._gate_dir))
+
+    def stop_pd_router(self, decode: NodeName) -> CompiledJob:
+        """End the pd_router of a decode node that another prefill node feeds from now on."""
+        name = commands.pd_router_name(self.fleet, decode)
+        return self._compile("stop", suffix=name, GF_RUNTIME=self.runtime, GF_SERVICE=name)
 
     def hello(self, cell: Cell) -> CompiledJob:
         """From the prefill node: does the decode node answer, and do both ends agree?"""
@@ -171,7 +189,7 @@ class NodeJobs:
         return self._compile(
             "prove",
             suffix=cell.decode.slug,
-            GF_URL=f"http://{cell.prefill_ip}:{PD_ROUTER_PORT}",
+            GF_URL=f"http://{cell.prefill_ip}:{cell.port}",
             GF_MODEL=self.fleet.model.served_name,
         )
 

@@ -76,6 +76,11 @@ class NodePaths:
         """What runs inside a rental that is a container, a directory for each."""
         return f"{self.workdir}/run"
 
+    @property
+    def gate(self) -> str:
+        """The KV gate's program and its state."""
+        return f"{self.workdir}/gate"
+
     def model(self, model_id: str) -> str:
         """The Hugging Face checkpoint."""
         return f"{self.workdir}/weights/{model_id.rsplit('/', 1)[-1]}"

@@ -13,6 +13,7 @@ from gpufleet.engine.session import Session
 from gpufleet.planning.model import WANTED_KINDS, Plan
 from gpufleet.providers.base import Provider
 from gpufleet.serving.inside import image_of, swallows_command
+from gpufleet.spec.ratio import told
 
 _LOW_HOURS = 24
 
@@ -23,7 +24,12 @@ def with_standing(session: Session, plan: Plan) -> Plan:
     providers = [session.provider_named(name) for name in names]
     problems = [problem for provider in providers for problem in _problems(session, plan, provider)]
     notes = [note for provider in providers for note in _notes(session, plan, provider)]
-    return replace(plan, problems=(*plan.problems, *problems), notes=(*sorted(session.notes), *notes))
+    traffic = told(session.fleet)
+    return replace(
+        plan,
+        problems=(*plan.problems, *problems),
+        notes=(*([traffic] if traffic else []), *sorted(session.notes), *notes),
+    )
 
 
 def _problems(session: Session, plan: Plan, provider: Provider) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from decimal import Decimal
 
 from gpufleet.domain.market import InstanceState, Offer
@@ -13,7 +13,7 @@ from gpufleet.domain.progress import Progress, ProgressState
 from gpufleet.domain.status import Serving
 from gpufleet.engine.acquire import Acquirer
 from gpufleet.engine.bringup import VLLM_ROUTER, BringUp, Target
-from gpufleet.engine.drain import drain, undrain
+from gpufleet.engine.drain import backends_of, drain, undrain
 from gpufleet.engine.elsewhere import plan_elsewhere
 from gpufleet.engine.front import NATIVE, Front
 from gpufleet.engine.machines import Machines
@@ -59,6 +59,7 @@ def _carry_out(session: Session, plan: Plan, machines: Machines) -> None:
     while other := plan_elsewhere(session, agreed, work.targets, failures):
         plan = other
         work, failures = _work_on(session, acquirer, plan)
+    failures |= work.feed_orphans()
     failures |= _attempt("endpoint", lambda: _open(session, work, plan))
     failures |= _attempt("confirm", lambda: _confirm(session))
     raise_failures(failures)
@@ -75,7 +76,8 @@ def _work_on(session: Session, acquirer: Acquirer, plan: Plan) -> tuple[BringUp,
     watches = {node: _watch(session, node) for node in targets}
     work = BringUp(session, acquirer, targets, watches)
     if serving:
-        work.graph.add("end", lambda: _drain_and_end(session, plan, serving))
+        backends = backends_of(session, {rental.node for rental in serving})
+        work.graph.add("end", lambda: _drain_and_end(session, plan, serving, backends))
     return work, work.run()
 
 
@@ -172,8 +174,8 @@ def _end(session: Session, plan: Plan, rentals: Sequence[Rental]) -> None:
     ask_end(session, rentals)
 
 
-def _drain_and_end(session: Session, plan: Plan, rentals: Sequence[Rental]) -> None:
-    drain(session, {rental.node for rental in rentals})
+def _drain_and_end(session: Session, plan: Plan, rentals: Sequence[Rental], backends: Set[str]) -> None:
+    drain(session, backends)
     if not session.stop.is_set():
         _end(session, plan, rentals)
 

@@ -23,6 +23,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--relay-host", default=_DEFAULTS.relay_host, help="where vLLM's ranks reach the gate")
     made.add_argument("--state", type=Path, help="file that exists while a hand-over runs")
     made.add_argument("--priority", type=int, help="vLLM's priority for hand-overs; lower is sooner")
+    made.add_argument("--token-bytes", type=int, default=_DEFAULTS.token_bytes, help="KV bytes of a token, for metrics")
     made.add_argument("--admission-attempts", dest="attempts", type=int, default=ADMISSION_ATTEMPTS)
     for name, what in _DEADLINES.items():
         default = getattr(_DEFAULTS, f"{name}_s")

@@ -41,6 +41,8 @@ class GateConfig:
     """A file that exists while a hand-over runs, so that a restarted gate knows of it; without one it assumes so."""
     priority: int | None = None
     """vLLM's ``priority`` for hand-overs that bring none in a header; lower is sooner. None leaves the field alone."""
+    token_bytes: int = 0
+    """KV bytes of one token, for metrics; 0 when nobody said."""
     attempts: int = ADMISSION_ATTEMPTS
     queue_s: float = 60.0
     handover_s: float = 300.0

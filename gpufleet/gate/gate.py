@@ -221,6 +221,7 @@ class Gate:
         self._metrics.handover_seconds.observe((node,), time.monotonic() - self._since)
         if handover.landed:
             self._metrics.tokens[(node,)] += handover.tokens
+            self._metrics.bytes[(node,)] += handover.tokens * self._config.token_bytes
         if handover.broke_off:
             self._quarantine[handover.node] = time.monotonic() + self._config.quarantine_s
         if handover.failure is not None:

@@ -48,6 +48,7 @@ class Metrics:
         self.handover_seconds = Histogram()
         self.handovers: Counter[Labels] = Counter()
         self.tokens: Counter[Labels] = Counter()
+        self.bytes: Counter[Labels] = Counter()
         self.refusals: Counter[Labels] = Counter()
         self.requests: Counter[Labels] = Counter()
         self._nodes: set[str] = set()
@@ -64,7 +65,7 @@ class Metrics:
         lines: list[str] = []
         for name, value in gauges.items():
             lines += [f"# TYPE gpufleet_gate_{name} gauge", f"gpufleet_gate_{name} {value}"]
-        for name in ("handovers", "tokens", "refusals", "requests"):
+        for name in ("handovers", "tokens", "bytes", "refusals", "requests"):
             full = f"gpufleet_gate_{name}_total"
             lines.append(f"# TYPE {full} counter")
             lines += [f"{full}{_text(labels)} {count}" for labels, count in getattr(self, name).items()]

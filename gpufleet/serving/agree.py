@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpufleet.domain.nodes import NodeName, Role
-from gpufleet.serving.topology import Cell, Topology
+from gpufleet.spec.feeding import feeding
 from gpufleet.spec.model import Engine, Fleet
 
 _LAYOUT_FP8 = 10
@@ -35,16 +35,11 @@ def senders(engine: Engine) -> int:
     return engine.senders or engine.tensor_parallel
 
 
-def senders_for_decode(fleet: Fleet, topology: Topology, node: NodeName) -> int:
+def senders_for_decode(fleet: Fleet, node: NodeName) -> int:
     """TILERT_PD_SENDERS of a decode node: its own setting, else that of the prefill node that feeds it."""
     own = engine_of(fleet, node)
-    cell = cell_of(topology, node)
-    return own.senders or (senders(engine_of(fleet, cell.prefill)) if cell else own.tensor_parallel)
-
-
-def cell_of(topology: Topology, node: NodeName) -> Cell | None:
-    """The cell that a prefill or decode node belongs to."""
-    return next((cell for cell in topology.cells if node in (cell.decode, cell.prefill)), None)
+    prefill = feeding(fleet).get(node)
+    return own.senders or (senders(engine_of(fleet, prefill)) if prefill else own.tensor_parallel)
 
 
 def hands_over_to(fleet: Fleet) -> tuple[bool, bool]:

@@ -9,13 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpufleet.domain.nodes import NodeName, Role
-from gpufleet.serving.agree import cell_of, engine_of, max_seq_len, senders, senders_for_decode
+from gpufleet.serving.agree import engine_of, max_seq_len, senders, senders_for_decode
 from gpufleet.serving.connectors import native_connector, prefill_connector
 from gpufleet.serving.images import role_image
 from gpufleet.serving.launch import Launch
 from gpufleet.serving.topology import (
     NIXL_SIDE_CHANNEL_PORT,
-    PD_ROUTER_PORT,
     TILERT_CTRL_PORT,
     TILERT_HTTP_PORT,
     VLLM_NATIVE_PORT,
@@ -49,10 +48,13 @@ def container_name(fleet: Fleet, what: str) -> str:
 
 
 def decode_launch(fleet: Fleet, topology: Topology, node: NodeName, paths: Paths) -> Launch:
-    """TileRT's decode server. It has no ``--host``: it listens on every interface, IPv6 included."""
+    """TileRT's decode server. It has no ``--host``: it listens on every interface, IPv6 included.
+
+    The probe address is its own: TileRT takes the source address towards it for its own, and so a node's launch does
+    not depend on who feeds it.
+    """
     engine = engine_of(fleet, node)
-    cell = cell_of(topology, node)
-    count = str(senders_for_decode(fleet, topology, node))
+    count = str(senders_for_decode(fleet, node))
     argv = (
         *("python3", "-m", "tilert.pd_vllm.decode_server", "--engine", "tilert", "--model", fleet.model.profile),
         *("--model-weights-dir", paths.converted_dir),
@@ -68,7 +70,7 @@ def decode_launch(fleet: Fleet, topology: Topology, node: NodeName, paths: Paths
         "TILERT_PD_SENDERS": count,
         "TILERT_PD_SHARDS": count,
         "TILERT_DECODE_POLL_MS": str(engine.decode_poll_ms),
-        **({"TILERT_PD_PROBE_ADDR": cell.prefill_ip} if cell else {}),
+        "TILERT_PD_PROBE_ADDR": topology.addresses[node],
         **({} if engine.mtp else {"TILERT_PD_NO_MTP": "1"}),
     }
     return Launch(
@@ -89,24 +91,24 @@ def prefill_launch(fleet: Fleet, topology: Topology, node: NodeName, paths: Path
     the first token on by its id.
     """
     engine = engine_of(fleet, node)
-    cell = cell_of(topology, node)
     count = str(senders(engine))
     env = {
         "TILERT_PD_SENDERS": count,
         "TILERT_PD_SHARDS": count,
         "TILERT_PD_PIPELINE": "1",
         "TILERT_PD_EAGER_INIT": "1",
-        **({"TILERT_PD_PROBE_ADDR": cell.decode_ip} if cell else {}),
+        "TILERT_PD_PROBE_ADDR": topology.addresses[node],
         **({} if engine.mtp else {"TILERT_PD_NO_MTP": "1"}),
     }
-    connector = prefill_connector(fleet, topology, node)
+    connector = prefill_connector(fleet, node)
+    priority = ("--scheduling-policy", "priority") if fleet.pools[node.pool].gate else ()
     return _vllm(
         fleet,
         topology,
         node,
         paths,
         port=VLLM_PREFILL_PORT,
-        role_args=("--enforce-eager",),
+        role_args=("--enforce-eager", *priority),
         connector=connector,
         role_env=env,
     )
@@ -126,26 +128,31 @@ def native_launch(fleet: Fleet, topology: Topology, node: NodeName, paths: Paths
     )
 
 
-def pd_router_launch(fleet: Fleet, topology: Topology, cell: Cell, paths: Paths) -> Launch:
+def pd_router_launch(fleet: Fleet, cell: Cell, paths: Paths) -> Launch:
     """TileRT's router of one cell, on the cell's prefill node, in the vLLM image (its parser needs vLLM)."""
     argv = (
         *("python3", "-m", "tilert.pd_vllm.pd_router"),
-        *("--vllm-url", f"http://{cell.prefill_ip}:{VLLM_PREFILL_PORT}"),
+        *("--vllm-url", f"http://{cell.prefill_ip}:{cell.vllm_port}"),
         *("--decode", f"{cell.decode_ip}:{TILERT_CTRL_PORT}:{TILERT_HTTP_PORT}"),
         *("--model-path", paths.model_dir, "--parser", "glm47", "--model", fleet.model.profile),
-        *("--host", topology.addresses[cell.prefill], "--port", str(PD_ROUTER_PORT)),
+        *("--host", cell.prefill_ip, "--port", str(cell.port)),
         *("--queue-timeout", str(_PD_QUEUE_S)),
     )
     return Launch(
-        name=container_name(fleet, f"router-{cell.decode.slug}"),
+        name=pd_router_name(fleet, cell.decode),
         image=role_image(fleet, Role.PREFILL).tag,
         argv=argv,
-        health_url=_health(cell.prefill_ip, PD_ROUTER_PORT),
+        health_url=_health(cell.prefill_ip, cell.port),
         env={"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"},
         mounts=(paths.model_dir,),
         gpus=False,
         deadline_seconds=_ROUTER_DEADLINE_S,
     )
+
+
+def pd_router_name(fleet: Fleet, decode: NodeName) -> str:
+    """What the pd_router of a decode node is called, on whichever prefill node it runs."""
+    return container_name(fleet, f"router-{decode.slug}")
 
 
 def vllm_router_launch(fleet: Fleet, topology: Topology, paths: Paths) -> Launch:

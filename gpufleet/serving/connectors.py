@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from gpufleet.domain.nodes import NodeName
-from gpufleet.serving.agree import cell_of, engine_of, hands_over_to, max_seq_len
-from gpufleet.serving.topology import TILERT_CTRL_PORT, Topology
+from gpufleet.serving.agree import engine_of, hands_over_to, max_seq_len
+from gpufleet.serving.topology import TILERT_CTRL_PORT
 from gpufleet.spec.model import Fleet
 
 KV_LEASE_SECONDS = 300
@@ -15,12 +15,12 @@ KV_LEASE_SECONDS = 300
 blocks that are freed and reused meanwhile give wrong answers with status 200."""
 
 
-def prefill_connector(fleet: Fleet, topology: Topology, node: NodeName) -> str | None:
+def prefill_connector(fleet: Fleet, node: NodeName) -> str | None:
     """The prefill side: one connector per kind of decode pool; None when there is none to feed."""
     tilert, native = hands_over_to(fleet)
     connectors = [
         *([_nixl("kv_producer")] if native else []),
-        *([_tilert(fleet, topology, node)] if tilert else []),
+        *([_tilert(fleet, node)] if tilert else []),
     ]
     if not connectors:
         return None
@@ -48,17 +48,14 @@ def _nixl(role: str) -> dict[str, Any]:
     }
 
 
-def _tilert(fleet: Fleet, topology: Topology, node: NodeName) -> dict[str, Any]:
-    """``tilert_host`` is only a default, each request names its decode node; it is left out where there is no cell."""
+def _tilert(fleet: Fleet, node: NodeName) -> dict[str, Any]:
+    """``tilert_host`` would only be a default: each request names its decode node."""
     engine = engine_of(fleet, node)
-    cell = cell_of(topology, node)
-    peer = {"tilert_host": cell.decode_ip} if cell else {}
     return {
         "kv_connector": "TileRTConnector",
         "kv_connector_module_path": "tilert.pd_vllm.prefill_connector",
         "kv_role": "kv_producer",
         "kv_connector_extra_config": {
-            **peer,
             "tilert_ctrl_port": TILERT_CTRL_PORT,
             "tilert_model": fleet.model.profile,
             "tilert_max_seq_len": max_seq_len(fleet, engine),

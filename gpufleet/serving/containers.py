@@ -49,6 +49,7 @@ def docker_run(launch: Launch, labels: Mapping[str, str]) -> tuple[str, ...]:
         *_each("--label", _pairs(every_label)),
         *_each("-e", _pairs(launch.env)),
         *_each("-v", (f"{path}:{path}:ro" for path in launch.mounts)),
+        *_each("-v", (f"{path}:{path}" for path in launch.writes)),
         *entrypoint,
         launch.image,
         *argv,

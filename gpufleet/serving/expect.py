@@ -5,9 +5,10 @@ TileRT compares these only when the first request arrives, and a difference then
 
 from __future__ import annotations
 
-from gpufleet.domain.nodes import NodeName, Role
+from gpufleet.domain.nodes import NodeName
 from gpufleet.serving.agree import engine_of, layout_version, max_seq_len, senders
 from gpufleet.serving.topology import TILERT_CTRL_PORT
+from gpufleet.spec.feeding import feeding
 from gpufleet.spec.model import Engine, Fleet
 
 PROTOCOL_VERSION = 2
@@ -28,6 +29,5 @@ def hello_expectations(fleet: Fleet, decode: NodeName) -> dict[str, str]:
 
 
 def _prefill_engine(fleet: Fleet, decode: NodeName) -> Engine:
-    """Settings of the prefill node that `build_topology` pairs with this decode node; its own when there is none."""
-    pairs = dict(zip(fleet.nodes_of(Role.DECODE), fleet.nodes_of(Role.PREFILL), strict=False))
-    return engine_of(fleet, pairs.get(decode, decode))
+    """Settings of the prefill node that feeds this decode node; its own when there is none."""
+    return engine_of(fleet, feeding(fleet).get(decode, decode))

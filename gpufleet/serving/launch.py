@@ -21,6 +21,8 @@ class Launch:
     """Never holds a secret: it shows in ``docker inspect``."""
     mounts: tuple[str, ...] = ()
     """Host paths, mounted at the same path inside."""
+    writes: tuple[str, ...] = ()
+    """Host paths that it may write to, mounted at the same path inside."""
     gpus: bool = True
     deadline_seconds: int = 3600
     """From start to ready."""

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gpufleet.domain.nodes import NodeName, Role
 from gpufleet.serving.agree import engine_of, max_seq_len, senders
+from gpufleet.serving.gate import program
 from gpufleet.serving.images import role_image
+from gpufleet.spec.feeding import feeding, router_port
 from gpufleet.spec.model import Engine, Fleet
+
+FED_BY = "cell.prefill"
+ROUTER_PORT = "cell.port"
 
 
 def node_settings(fleet: Fleet, node: NodeName) -> dict[str, str]:
@@ -20,8 +27,32 @@ def node_settings(fleet: Fleet, node: NodeName) -> dict[str, str]:
         **_model(fleet),
         **_versions(fleet, role),
         **_engine(fleet, role, engine_of(fleet, node)),
+        **_gate(fleet, node),
+        **_cell(fleet, node),
         "network.devices": fleet.network.devices or "found on the node",
     }
+
+
+def cell_settings(fleet: Fleet, decode: NodeName, prefill: NodeName) -> dict[str, str]:
+    """Which prefill node feeds a decode node, and where on it the cell's pd_router listens."""
+    return {FED_BY: str(prefill), ROUTER_PORT: str(router_port(fleet, decode))}
+
+
+def fed_by(settings: Mapping[str, str]) -> NodeName | None:
+    """The prefill node that fed a decode node when these settings were noted; None when none did."""
+    return NodeName.parse(settings[FED_BY]) if FED_BY in settings else None
+
+
+def _gate(fleet: Fleet, node: NodeName) -> dict[str, str]:
+    """Of a prefill node; the gate's own version with it."""
+    if fleet.role_of(node.pool) is not Role.PREFILL:
+        return {}
+    return {"gate": program().digest if fleet.pools[node.pool].gate else "off"}
+
+
+def _cell(fleet: Fleet, node: NodeName) -> dict[str, str]:
+    prefill = feeding(fleet).get(node)
+    return cell_settings(fleet, node, prefill) if prefill else {}
 
 
 def _hardware(fleet: Fleet, node: NodeName) -> dict[str, str]:

@@ -5,10 +5,11 @@ Pure: from the fleet file and the nodes' private addresses. Everything that name
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from gpufleet.domain.nodes import NodeName, Role
+from gpufleet.spec.feeding import feeding, gated_nodes, router_port
 from gpufleet.spec.model import Fleet
 
 VLLM_PREFILL_PORT = 8000
@@ -16,25 +17,43 @@ VLLM_NATIVE_PORT = 8001
 TILERT_CTRL_PORT = 5556
 TILERT_HTTP_PORT = 5557
 NIXL_SIDE_CHANNEL_PORT = 5600
-PD_ROUTER_PORT = 23333
+GATE_PORT = 8100
+"""The KV gate of a prefill node, before its vLLM."""
 VLLM_ROUTER_PORT = 30000
 WEIGHTS_SHARE_PORT = 18765
 """Where a decode node offers its converted weights to the others, on its private address."""
 
 
+def cell_name(decode: NodeName) -> str:
+    """``cell-decode-0``; a cell keeps its decode node's name whoever feeds it."""
+    return f"cell-{decode.slug}"
+
+
 @dataclass(frozen=True)
 class Cell:
-    """One decode node, the prefill node that feeds it, and the pd_router between them (it runs on the prefill)."""
+    """One decode node, the prefill node that feeds it, and the pd_router between them (it runs on the prefill).
+
+    Cells may share a prefill node behind a KV gate.
+    """
 
     decode: NodeName
     prefill: NodeName
     decode_ip: str
     prefill_ip: str
+    port: int
+    """The pd_router's own, on the prefill node."""
+    gated: bool
+    """Whether it asks vLLM through the prefill node's KV gate."""
+
+    @property
+    def vllm_port(self) -> int:
+        """Where its pd_router finds vLLM, on the prefill node."""
+        return GATE_PORT if self.gated else VLLM_PREFILL_PORT
 
     @property
     def name(self) -> str:
-        """``cell-decode-0``; HAProxy's server name."""
-        return f"cell-{self.decode.slug}"
+        """HAProxy's server name."""
+        return cell_name(self.decode)
 
 
 @dataclass(frozen=True)
@@ -53,16 +72,20 @@ class Topology:
         return self.native[0] if self.native else None
 
 
-def build_topology(fleet: Fleet, addresses: Mapping[NodeName, str]) -> Topology:
-    """Pair decode node i with prefill node i.
+def build_topology(fleet: Fleet, addresses: Mapping[NodeName, str], *, lost: Collection[NodeName] = ()) -> Topology:
+    """Join each decode node with the prefill node that feeds it (`gpufleet.spec.feeding`).
 
-    A prefill node feeds at most one decode node: TileRT's prefill connector has one staging buffer per rank, and two
-    requests that overlap there send one caller's KV cache to the other's decode node.
     Nodes without an address are left out, and so is a cell that lacks one of its two.
+
+    Args:
+        lost: prefill nodes that are to feed nobody; gated ones take their decode nodes over.
     """
     prefill = tuple(n for n in fleet.nodes_of(Role.PREFILL) if n in addresses)
-    decode = fleet.nodes_of(Role.DECODE)
-    pairs = zip(decode, fleet.nodes_of(Role.PREFILL), strict=False)
-    cells = tuple(Cell(d, p, addresses[d], addresses[p]) for d, p in pairs if d in addresses and p in addresses)
+    gated = gated_nodes(fleet)
+    cells = tuple(
+        Cell(d, p, addresses[d], addresses[p], router_port(fleet, d), p in gated)
+        for d, p in feeding(fleet, without=lost).items()
+        if d in addresses and p in addresses
+    )
     native = tuple(n for n in fleet.nodes_of(Role.NATIVE) if n in addresses)
     return Topology(dict(addresses), cells, native, prefill)

@@ -62,9 +62,17 @@ Usd = Annotated[
     Field(gt=0, le=1_000_000_000, decimal_places=6, allow_inf_nan=False),
     WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": 1_000_000_000}),
 ]
+Switch = Annotated[
+    bool,
+    PlainSerializer(lambda on: "on" if on else "off", return_type=str),
+    WithJsonSchema({"enum": ["on", "off", True, False]}),
+]
+"""``on`` or ``off``."""
 Word = Annotated[str, AfterValidator(check_word)]
 """Text that becomes one argument of a command."""
 SELF_SIGNED = "self-signed"
+MOST_NODES = 512
+"""Of one pool."""
 PoolName = Annotated[str, AfterValidator(check_pool_name)]
 ChannelName = Annotated[str, AfterValidator(check_channel_name)]
 
@@ -171,7 +179,7 @@ class Pool(Strict):
     """Defaults to the pool's name."""
     gpu: Shape
     """What one node has: model and count."""
-    count: int = Field(ge=0, le=512)
+    count: int = Field(ge=0, le=MOST_NODES)
     """Nodes to rent."""
     provider: ProviderUse | None = None
     """Defaults to the fleet's."""
@@ -181,6 +189,8 @@ class Pool(Strict):
     """Above this price for one node nothing is rented."""
     disk_gb: int | None = Field(default=None, ge=1)
     """Defaults to what the role needs (`gpufleet.catalog`)."""
+    gate: Switch = False
+    """On prefill nodes: the KV gate, behind which one of them feeds several decode nodes (docs/gate.md)."""
     engine: Engine = Engine()
     """Launch settings."""
 
@@ -264,6 +274,19 @@ class Network(Strict):
     """UCX_NET_DEVICES; left out, active RDMA ports are found on the node."""
 
 
+class Traffic(Strict):
+    """What a typical request looks like: from it `plan` tells how many decode nodes one prefill node keeps busy."""
+
+    prompt_tokens: int = Field(ge=1)
+    """Of a typical prompt, those that a prefix cache spares left out."""
+    answer_tokens: int = Field(ge=1)
+    """Of a typical answer."""
+    interactive_share: float = Field(default=1.0, gt=0, le=1, allow_inf_nan=False)
+    """Of all requests, those that TileRT serves; the others take prefill time, too."""
+    requests_per_minute: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """All channels together. Left out, only the ratio of the nodes is looked at, not their number."""
+
+
 class Budget(Strict):
     """Limits; `plan` refuses what goes above them."""
 
@@ -300,6 +323,8 @@ class Fleet(Strict):
     """The front door."""
     budget: Budget = Budget()
     """Limits."""
+    traffic: Traffic | None = None
+    """Expected requests."""
     lock: dict[str, Any] | None = None
     """Written by `up` into the lock file: what this fleet resolved to."""
 

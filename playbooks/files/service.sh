@@ -4,6 +4,7 @@
 #
 #   service.sh is NAME DIGEST     succeeds when it runs with this digest
 #   service.sh start NAME DIGEST  run GF_RUN_ARGV (shell-quoted words) under this name; what ran under it ends first
+#   service.sh stop NAME          end it; it stays ended. One that is not there has ended already
 #   service.sh state NAME         running RESTARTS | created | exited CODE | restarting CODE | gone
 #   service.sh log NAME LINES     its last lines
 #
@@ -19,6 +20,10 @@ docker_start() {
   docker rm -f "$1" >/dev/null 2>&1 || true
   eval "set -- $GF_RUN_ARGV"
   "$@"
+}
+
+docker_stop() {
+  [ "$(docker_state "$1")" = gone ] || docker rm -f "$1"
 }
 
 docker_state() {
@@ -48,6 +53,11 @@ inside_start() {
   put "$dir/env" "$GF_RUN_ENV"
   put "$dir/supervise.sh" "$(cat "${0%/*}/supervise.sh")"
   sh "$dir/supervise.sh" start "$dir" "$2"
+}
+
+inside_stop() {
+  dir=$GF_WORK/run/$1
+  [ ! -r "$dir/supervise.sh" ] || sh "$dir/supervise.sh" stop "$dir"
 }
 
 # In one step: a supervisor at work reads these files whenever it starts the program again.

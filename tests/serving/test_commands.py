@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import yaml
 
 from gpufleet.domain.nodes import NodeName
-from gpufleet.serving import commands
+from gpufleet.serving import commands, gate
 from gpufleet.serving.launch import Launch
 from tests.serving.fleets import fleet, topology
 
@@ -22,8 +23,11 @@ def render(case: dict[str, Any]) -> Launch:
     nodes = topology(spec)
     if case["launch"] == "vllm-router":
         return commands.vllm_router_launch(spec, nodes, PATHS)
+    if case["launch"] == "gate":
+        launch = gate.gate_launch(spec, nodes, NodeName.parse(case["node"]), "/gf/gate")
+        return replace(launch, argv=tuple(w.replace(gate.program_path("/gf/gate"), "PROGRAM") for w in launch.argv))
     if case["launch"] == "pd-router":
-        return commands.pd_router_launch(spec, nodes, nodes.cells[case["cell"]], PATHS)
+        return commands.pd_router_launch(spec, nodes.cells[case["cell"]], PATHS)
     build = {
         "decode": commands.decode_launch,
         "prefill": commands.prefill_launch,
@@ -45,7 +49,7 @@ def test_the_command_is_exactly(path: Path) -> None:
 
 def test_there_is_a_case_for_every_program() -> None:
     launched = {yaml.safe_load(path.read_text(encoding="utf-8"))["launch"] for path in CASES}
-    assert launched == {"decode", "prefill", "native", "pd-router", "vllm-router"}
+    assert launched == {"decode", "prefill", "native", "gate", "pd-router", "vllm-router"}
 
 
 def test_a_fleet_without_native_nodes_has_no_vllm_router() -> None:

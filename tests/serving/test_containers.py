@@ -65,7 +65,7 @@ def test_tilert_keeps_its_entrypoint_and_vllm_does_not() -> None:
     paths = commands.Paths("/gf/GLM", "/gf/GLM-TileRT")
     assert commands.decode_launch(spec, nodes, NodeName("decode", 0), paths).keep_entrypoint
     assert not commands.prefill_launch(spec, nodes, NodeName("prefill", 0), paths).keep_entrypoint
-    assert not commands.pd_router_launch(spec, nodes, nodes.cells[0], paths).keep_entrypoint
+    assert not commands.pd_router_launch(spec, nodes.cells[0], paths).keep_entrypoint
 
 
 def test_labels_name_the_fleet_and_the_node() -> None:

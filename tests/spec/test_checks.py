@@ -162,7 +162,19 @@ def test_no_more_decode_nodes_than_prefill_nodes() -> None:
     assert path == "pools.decode.count"
     assert "2 decode nodes need as many prefill nodes, and there are 1" in message
     assert "one staging buffer per rank" in message
-    assert hint == "set the decode count to at most 1, or add prefill nodes"
+    assert hint == "set gate: on in the prefill pool, set the decode count to at most 1, or add prefill nodes"
+
+
+def test_behind_a_gate_a_prefill_node_feeds_several_decode_nodes() -> None:
+    found = loaded((PREFILL, "    gpu: H200:8\n    count: 1\n    gate: on"))
+    assert found.fleet.pools["prefill"].gate
+    assert found.warnings == ()
+
+
+def test_a_gate_belongs_to_a_prefill_pool() -> None:
+    path, message, _ = only_error((DECODE, f"{DECODE}\n    gate: on"))
+    assert path == "pools.decode.gate"
+    assert "stands before vLLM on prefill nodes" in message
 
 
 @pytest.mark.parametrize(("removed", "role"), [(NO_NATIVE, "decode"), (NO_DECODE, "native")])

@@ -8,6 +8,7 @@ from gpufleet.spec.checks.managed import check_engines
 from gpufleet.spec.checks.pools import check_pools, check_roles
 from gpufleet.spec.checks.rental import check_money, check_providers
 from gpufleet.spec.checks.sizing import check_model, check_sizes
+from gpufleet.spec.checks.traffic import check_traffic
 from gpufleet.spec.model import Fleet
 from gpufleet.spec.problems import Problem
 
@@ -28,5 +29,6 @@ def check_fleet(fleet: Fleet) -> list[Problem]:
         check_router,
         check_providers,
         check_money,
+        check_traffic,
     )
     return [problem for check in checks for problem in check(fleet)]

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from os.path import normpath
 
 from gpufleet.domain.nodes import Role
+from gpufleet.spec.feeding import router_ports
 from gpufleet.spec.model import Fleet, RequestClass
 from gpufleet.spec.problems import Problem, Severity, did_you_mean
 from gpufleet.spec.values import SecretRef, split_listen
 
-NODE_PORTS = frozenset({8000, 8001, 5556, 5557, 5600, 23333, 29000, 30000, 18765})
+NODE_PORTS = frozenset({8000, 8001, 8100, 5556, 5557, 5600, 23333, 29000, 30000, 18765})
 """Ports that the service itself uses on nodes (`gpufleet.serving.topology`; 29000 is vllm-router's Prometheus port)."""
 
 
@@ -36,7 +37,7 @@ def _host(fleet: Fleet) -> Iterator[Problem]:
         )
         return
     address, port = split_listen(router.listen)
-    if port in NODE_PORTS:
+    if port in NODE_PORTS or port in router_ports(fleet):
         yield Problem(
             f"router.listen: port {port} is taken by the service itself on {router.host}",
             loc=("router", "listen"),

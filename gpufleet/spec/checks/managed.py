@@ -27,7 +27,7 @@ _VLLM = {
     "--trust-remote-code": None,
 }
 MANAGED_ARGS: Mapping[Role, Mapping[str, str | None]] = {
-    Role.PREFILL: {**_VLLM, "--enforce-eager": None},
+    Role.PREFILL: {**_VLLM, "--enforce-eager": None, "--scheduling-policy": "gate"},
     Role.NATIVE: _VLLM,
     Role.DECODE: {
         "--engine": None,

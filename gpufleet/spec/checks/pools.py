@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpufleet.domain.nodes import Role
+from gpufleet.spec.feeding import feeding
 from gpufleet.spec.model import Fleet
 from gpufleet.spec.problems import Problem, did_you_mean
 
@@ -35,13 +36,27 @@ def check_pools(fleet: Fleet) -> Iterator[Problem]:
                 hint="add a prefill pool with a count of at least 1",
             )
             return
-    if counts[Role.DECODE] > counts[Role.PREFILL]:
+    yield from _gates(fleet)
+    if len(feeding(fleet)) < counts[Role.DECODE]:
         yield Problem(
             f"{counts[Role.DECODE]} decode nodes need as many prefill nodes, and there are {counts[Role.PREFILL]}: "
-            "TileRT's prefill connector has one staging buffer per rank, so a prefill node feeds one decode node",
+            "TileRT's prefill connector has one staging buffer per rank, so without a gate a prefill node feeds one "
+            "decode node",
             loc=_count_of(fleet, Role.DECODE),
-            hint=f"set the decode count to at most {counts[Role.PREFILL]}, or add prefill nodes",
+            hint="set gate: on in the prefill pool, set the decode count to at most "
+            f"{counts[Role.PREFILL]}, or add prefill nodes",
         )
+
+
+def _gates(fleet: Fleet) -> Iterator[Problem]:
+    for name, pool in fleet.pools.items():
+        if pool.gate and fleet.role_of(name) is not Role.PREFILL:
+            yield Problem(
+                f"pools.{name}.gate: the KV gate stands before vLLM on prefill nodes, and this is a "
+                f"{fleet.role_of(name)} pool",
+                loc=("pools", name, "gate"),
+                hint="set it in the prefill pool",
+            )
 
 
 def _count_of(fleet: Fleet, role: Role) -> tuple[str, ...]:
