@@ -19,6 +19,7 @@ from gpufleet.errors import GpufleetError, InvalidFleet
 if TYPE_CHECKING:
     from gpufleet.domain.audit import Audit
     from gpufleet.engine.adopt import Adoption
+    from gpufleet.engine.weights import Doing
     from gpufleet.planning.model import FieldChange, Plan
     from gpufleet.remote.machine import Completed
     from gpufleet.routing.client import Answer
@@ -141,6 +142,14 @@ def ask(session: Session, text: str, *, channel: str | None, max_tokens: int, on
     from gpufleet.engine import talk
 
     return talk.ask(session, text, channel=channel, max_tokens=max_tokens, on_text=on_text)
+
+
+def work_on_weights(session: Session, doing: Doing, nodes: Sequence[NodeName]) -> None:
+    """Fetch, convert, verify, copy, pull or push weights. See `gpufleet.engine.weights`."""
+    from gpufleet.engine import weights
+
+    with _run(session, f"weights {doing}"):
+        weights.work_on_weights(session, doing, nodes)
 
 
 def node_logs(session: Session, node: NodeName, *, source: str | None, follow: bool, tail: int) -> Iterator[bytes]:

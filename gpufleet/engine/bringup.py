@@ -19,7 +19,8 @@ from gpufleet.engine.jobs import NodeJobs
 from gpufleet.engine.session import Session
 from gpufleet.engine.tasks import TaskGraph
 from gpufleet.engine.watch import NodeWatch
-from gpufleet.errors import GpufleetError, Interrupted, NodeFailed
+from gpufleet.engine.weights import handovers, hf_token, private_ip, store_keys
+from gpufleet.errors import GpufleetError, Interrupted
 from gpufleet.ledger.records import Rental
 from gpufleet.playbook.job import CompiledJob
 from gpufleet.serving.settings import cell_settings, fed_by, node_settings
@@ -147,32 +148,52 @@ class BringUp:
         self.in_clusters |= self.acquirer.rent_cluster([m.node for m in members], members[0].offers[0])
 
     def _fetch(self, node: NodeName) -> CompiledJob:
-        token = self.session.fleet.model.hf_token
-        return self.jobs(node).fetch(token.read(self.session.path.parent) if token else "")
+        return self.jobs(node).fetch(hf_token(self.session))
 
     def _add_decode_weights(self, node: NodeName) -> str:
-        """The first decode node converts and shares; the others copy from it (or from one that serves already)."""
-        source = self._weights_source()
-        if node == source:
-            self._job(f"weights {node}", node, "weights", lambda: self._fetch(node), [f"acquire {node}"])
-            ready = [f"weights {node}", f"image {node}"]
-            return self._job(f"convert {node}", node, "convert", lambda: self.jobs(node).convert(), ready)
-        self._add_share(source)
-        needs = [f"acquire {node}", f"share {source}"]
-        return self._job(f"weights {node}", node, "weights", lambda: self._copy(node, source), needs)
+        """The first decode node pulls them from the store, or converts; the others copy them, as a tree."""
+        decode = [t for t in self.targets.values() if self.session.fleet.role_of(t.node.pool) is Role.DECODE]
+        ways = handovers([t.node for t in decode], [t.node for t in decode if not t.work])
+        if node not in ways:
+            return self._add_conversion(node)
+        way = ways[node]
+        self._add_share(way.source)
+        before = [f"weights {way.before}"] if way.before else []
+        needs = [f"acquire {node}", f"share {way.source}"]
+        return self._job(
+            f"weights {node}",
+            node,
+            "weights",
+            lambda: self.jobs(node).copy(self._ip(way.source)),
+            needs,
+            once_over=before,
+        )
+
+    def _add_conversion(self, node: NodeName) -> str:
+        needs = [f"acquire {node}"]
+        if self.session.fleet.weights.store:
+            pull = lambda: self.jobs(node).pull(store_keys(self.session))  # noqa: E731
+            needs = [self._job(f"pull {node}", node, "weights", pull, needs)]
+        self._job(f"weights {node}", node, "weights", lambda: self._fetch(node), needs)
+        ready = [f"weights {node}", f"image {node}"]
+        return self._job(f"convert {node}", node, "convert", lambda: self.jobs(node).convert(), ready)
 
     def _add_share(self, source: NodeName) -> None:
         name = f"share {source}"
         if name not in self.graph.tasks:
-            self._job(name, source, "share", lambda: self.jobs(source).share(self._ip(source)), [f"convert {source}"])
+            has_them = [f"convert {source}", f"weights {source}"]
+            self._job(name, source, "share", lambda: self.jobs(source).share(self._ip(source)), has_them)
 
-    def _copy(self, node: NodeName, source: NodeName) -> CompiledJob:
-        return self.jobs(node).copy(self._ip(source))
-
-    def _weights_source(self) -> NodeName:
-        decode = [t for t in self.targets.values() if self.session.fleet.role_of(t.node.pool) is Role.DECODE]
-        serving = [t.node for t in decode if not t.work]
-        return serving[0] if serving else decode[0].node
+    def store_weights(self) -> None:
+        """Put what this run converted into the store, for later nodes and fleets. The fleet serves meanwhile."""
+        made = [node for node in self.rentals if f"convert {node}" in self._done]
+        if not self.session.fleet.weights.store or not made:
+            return
+        node = made[0]
+        job = self.jobs(node).push(store_keys(self.session))
+        with self.watches[node].alongside("share", job.name):
+            self.acquirer.run(self.rentals[node], job, self.watches[node])
+        self.watches[node].done()
 
     # Between nodes -------------------------------------------------------------------------------------------------
 
@@ -234,15 +255,19 @@ class BringUp:
         return [n for n in self.session.fleet.nodes_of(role) if n in self.targets]
 
     def _ip(self, node: NodeName) -> str:
-        ip = self.rentals[node].private_ip
-        if not ip:
-            raise NodeFailed(f"{node} has no private address", where=str(node))
-        return ip
+        return private_ip(self.rentals[node])
 
     # Tasks ---------------------------------------------------------------------------------------------------------
 
     def _job(
-        self, name: str, node: NodeName, phase: str, build: Callable[[], CompiledJob], after: Sequence[str]
+        self,
+        name: str,
+        node: NodeName,
+        phase: str,
+        build: Callable[[], CompiledJob],
+        after: Sequence[str],
+        *,
+        once_over: Sequence[str] = (),
     ) -> str:
         def work() -> None:
             job, watch = build(), self.watches[node]
@@ -251,9 +276,16 @@ class BringUp:
             if phase == "serve":
                 self._note_settings(node)
 
-        return self._task(name, node, work, after)
+        return self._task(name, node, work, after, once_over)
 
-    def _task(self, name: str, node: NodeName, work: Callable[[], None], after: Sequence[str] = ()) -> str:
+    def _task(
+        self,
+        name: str,
+        node: NodeName,
+        work: Callable[[], None],
+        after: Sequence[str] = (),
+        once_over: Sequence[str] = (),
+    ) -> str:
         self._named.add(name)
 
         def guarded() -> None:
@@ -266,7 +298,7 @@ class BringUp:
                 raise self._with_cost(error, node) from error
             self._done.add(name)
 
-        return self.graph.add(name, guarded, after)
+        return self.graph.add(name, guarded, after, once_over=once_over)
 
     def _note_settings(self, node: NodeName, cell: Mapping[str, str] | None = None) -> None:
         """What the node was brought up with, for the next plan to compare; ``cell`` is who feeds it in truth."""

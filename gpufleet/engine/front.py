@@ -131,8 +131,10 @@ class Front:
         self._keys()
         if self.tls:
             self.pem()
-        if token := self.session.fleet.model.hf_token:
-            token.read(self.session.path.parent)
+        weights = self.session.fleet.weights
+        for secret in (self.session.fleet.model.hf_token, weights.access_key, weights.secret_key):
+            if secret:
+                secret.read(self.session.path.parent)
 
     def status(self) -> EndpointStatus:
         """The endpoint as it is now; ``up`` is what the runtime socket says, or a router on a node about itself."""

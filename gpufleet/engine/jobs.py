@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
+from gpufleet.catalog.facts import model
 from gpufleet.catalog.sizing import needs
 from gpufleet.domain.market import Runtime
 from gpufleet.domain.nodes import NodeName, Role
 from gpufleet.engine.paths import NodePaths
+from gpufleet.errors import UsageError
 from gpufleet.playbook.compile import compile_job
 from gpufleet.playbook.job import CompiledJob
 from gpufleet.playbook.load import Playbook, load_shipped
@@ -20,12 +22,25 @@ from gpufleet.serving.expect import hello_expectations
 from gpufleet.serving.images import RoleImage, role_image
 from gpufleet.serving.inside import image_environment, process_environment
 from gpufleet.serving.launch import Launch
+from gpufleet.serving.store import RCLONE_VERSION, store_place
 from gpufleet.serving.topology import WEIGHTS_SHARE_PORT, Cell, Topology
 from gpufleet.spec.model import Fleet
 
 MIN_DRIVER = "580"
 """CUDA 13's compatibility floor; below it the engine stops with "driver is too old" after the download."""
 HF_VERSION = "1.2.3"
+
+
+@dataclass(frozen=True, repr=False)
+class StoreKeys:
+    """What signs requests to an S3 store; both empty for a store that is a directory."""
+
+    access_key: str = ""
+    secret_key: str = ""
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        return {"STORE_ACCESS_KEY": self.access_key, "STORE_SECRET_KEY": self.secret_key}
 
 
 @cache
@@ -101,30 +116,87 @@ class NodeJobs:
         return self._compile("image", GF_BASE_IMAGE=image.base, GF_IMAGE_TAG=image.tag, GF_DOCKERFILE=image.dockerfile)
 
     def fetch(self, hf_token: str) -> CompiledJob:
-        """The checkpoint from Hugging Face."""
+        """The checkpoint from Hugging Face; a decode node that has converted weights needs it no more."""
+        converted = {"GF_CONVERTED_DIR": self._converted_dir, **self._layout} if self.role is Role.DECODE else {}
         return self._compile(
             "weights-fetch",
             secrets={"HF_TOKEN": hf_token},
-            GF_MODEL_ID=self.fleet.model.id,
-            GF_REVISION=self.fleet.model.revision,
             GF_MODEL_DIR=self._model_dir,
             GF_HF_VERSION=HF_VERSION,
+            **self._source,
+            **converted,
         )
 
     def convert(self) -> CompiledJob:
         """The checkpoint in TileRT's layout."""
         return self._compile(
             "weights-convert",
+            suffix="",
+            secrets={},
             GF_RUNTIME=self.runtime,
             GF_IMAGE_TAG=role_image(self.fleet, Role.DECODE).tag,
             GF_IMAGE_ENV=self._image_env,
             GF_MODEL_DIR=self._model_dir,
             GF_CONVERTED_DIR=self._converted_dir,
-            GF_TILERT_VERSION=self.fleet.versions.tilert,
-            GF_PROFILE=self.fleet.model.profile,
-            GF_MODEL_ID=self.fleet.model.id,
-            GF_REVISION=self.fleet.model.revision,
+            **self._source,
+            **self._layout,
+            **self._size,
         )
+
+    def pull(self, keys: StoreKeys) -> CompiledJob:
+        """Converted weights from the store, where it has them."""
+        return self._compile(
+            "weights-pull",
+            secrets=keys.inputs,
+            GF_CONVERTED_DIR=self._converted_dir,
+            **self._source,
+            **self._layout,
+            **self._store,
+        )
+
+    def push(self, keys: StoreKeys) -> CompiledJob:
+        """This node's converted weights into the store."""
+        return self._compile(
+            "weights-push", suffix="", secrets=keys.inputs, GF_CONVERTED_DIR=self._converted_dir, **self._store
+        )
+
+    def verify(self) -> CompiledJob:
+        """Compare this node's converted weights with their manifest; changes nothing."""
+        return self._compile(
+            "weights-verify",
+            suffix="",
+            secrets={},
+            GF_CONVERTED_DIR=self._converted_dir,
+            **self._source,
+            **self._layout,
+            **self._size,
+        )
+
+    @property
+    def _source(self) -> dict[str, str]:
+        return {"GF_MODEL_ID": self.fleet.model.id, "GF_REVISION": self.fleet.model.revision}
+
+    @property
+    def _layout(self) -> dict[str, str]:
+        return {"GF_TILERT_VERSION": self.fleet.versions.tilert, "GF_PROFILE": self.fleet.model.profile}
+
+    @property
+    def _size(self) -> dict[str, str]:
+        facts = model(self.fleet.model.id)
+        return {"GF_LAYERS": str(facts.layers), "GF_DEVICES": str(facts.tilert_gpus)}
+
+    @property
+    def _store(self) -> dict[str, str]:
+        place = store_place(self.fleet)
+        if place is None:
+            raise UsageError("this fleet has no store for its weights", hint="set weights.store in the fleet file")
+        return {
+            "GF_STORE": place.path,
+            "GF_STORE_ROOT": place.root,
+            "GF_STORE_ENDPOINT": place.endpoint,
+            "GF_STORE_REGION": place.region,
+            "GF_RCLONE_VERSION": RCLONE_VERSION,
+        }
 
     def share(self, private_ip: str) -> CompiledJob:
         """Offer the converted weights to the other decode nodes."""

@@ -26,6 +26,8 @@ class Task:
     name: str
     work: Callable[[], None]
     after: frozenset[str] = frozenset()
+    once_over: frozenset[str] = frozenset()
+    """It also waits until these have ended, or cannot start any more; how they ended does not matter to it."""
 
 
 @dataclass
@@ -34,11 +36,13 @@ class TaskGraph:
 
     tasks: dict[str, Task] = field(default_factory=dict)
 
-    def add(self, name: str, work: Callable[[], None], after: Iterable[str] = ()) -> str:
+    def add(
+        self, name: str, work: Callable[[], None], after: Iterable[str] = (), *, once_over: Iterable[str] = ()
+    ) -> str:
         """Add a task; returns its name."""
         if name in self.tasks:
             raise ValueError(f"task {name} is there already")
-        self.tasks[name] = Task(name, work, frozenset(after))
+        self.tasks[name] = Task(name, work, frozenset(after), frozenset(once_over))
         return name
 
     def run(self, stop: threading.Event) -> dict[str, BaseException]:
@@ -58,7 +62,7 @@ class TaskGraph:
         pool = ThreadPoolExecutor(max_workers=len(self.tasks), thread_name_prefix="task")
         try:
             while waiting or running:
-                for task in self._startable(waiting, done, stop):
+                for task in self._startable(waiting, done, {*done, *failed}, stop):
                     running[pool.submit(task.work)] = waiting.pop(task.name).name
                 if not running:
                     break
@@ -77,10 +81,25 @@ class TaskGraph:
             raise Interrupted("interrupted")
         return failed
 
-    def _startable(self, waiting: dict[str, Task], done: set[str], stop: threading.Event) -> list[Task]:
+    def _startable(
+        self, waiting: dict[str, Task], done: set[str], ended: set[str], stop: threading.Event
+    ) -> list[Task]:
         if stop.is_set():
             return []
-        return [t for t in waiting.values() if all(a in done or a not in self.tasks for a in t.after)]
+        over = ended | self._hopeless(waiting, ended - done)
+        return [
+            task
+            for task in waiting.values()
+            if all(name in done or name not in self.tasks for name in task.after)
+            and all(name in over or name not in self.tasks for name in task.once_over)
+        ]
+
+    def _hopeless(self, waiting: dict[str, Task], failed: set[str]) -> set[str]:
+        """Tasks that can never start, because one that they need has failed."""
+        lost = set(failed)
+        while more := {t.name for t in waiting.values() if t.name not in lost and t.after & lost}:
+            lost |= more
+        return lost
 
 
 def raise_failures(failed: dict[str, BaseException]) -> None:

@@ -62,6 +62,7 @@ def _carry_out(session: Session, plan: Plan, machines: Machines) -> None:
     failures |= work.feed_orphans()
     failures |= _attempt("endpoint", lambda: _open(session, work, plan))
     failures |= _attempt("confirm", lambda: _confirm(session))
+    failures |= _attempt("store", lambda: _store_weights(session, work))
     raise_failures(failures)
     session.sink(Progress(None, "ready", ProgressState.DONE, message=Front(session).url))
 
@@ -122,6 +123,14 @@ def _confirm(session: Session) -> None:
     if ending(session):
         session.sink(Progress(None, "confirm", message="what was replaced is being confirmed gone"))
         confirm_gone(session)
+
+
+def _store_weights(session: Session, work: BringUp) -> None:
+    try:
+        work.store_weights()
+    except GpufleetError as error:
+        error.hint = f"the fleet serves all the same; try again: gpufleet weights push {session.path}"
+        raise
 
 
 def _open(session: Session, work: BringUp, plan: Plan) -> None:

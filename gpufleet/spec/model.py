@@ -33,10 +33,12 @@ from gpufleet.spec.values import (
     SHAPE_PATTERN,
     SecretRef,
     check_channel_name,
+    check_endpoint,
     check_fleet_name,
     check_listen,
     check_pool_name,
     check_provider_name,
+    check_store,
     check_word,
     format_duration,
     parse_duration,
@@ -128,6 +130,21 @@ class Model(Strict):
     """For a repository that is not public."""
     stand_in: bool = False
     """The served model is a stand-in (a tiny model on a CPU, a test): nothing is compared with the catalog's sizes."""
+
+
+class Weights(Strict):
+    """A store for converted weights that outlives the nodes: the conversion is paid for once."""
+
+    store: Annotated[str, AfterValidator(check_store)] | None = None
+    """`s3://bucket/prefix`, or an absolute directory that every decode node has mounted. Left out, none."""
+    endpoint: Annotated[str, AfterValidator(check_endpoint)] | None = None
+    """URL of an S3-compatible store; left out, AWS."""
+    region: Word | None = None
+    """S3 region."""
+    access_key: SecretRef | None = None
+    """S3 access key."""
+    secret_key: SecretRef | None = None
+    """S3 secret key."""
 
 
 class Versions(Strict):
@@ -313,6 +330,8 @@ class Fleet(Strict):
     """Where else, in this order, when `provider` has not all nodes; unless RDMA is off all nodes are at one of them."""
     model: Model = Model()
     """The model and the longest request."""
+    weights: Weights = Weights()
+    """Where converted weights are kept between rentals."""
     versions: Versions = Versions()
     """Pinned versions."""
     pools: dict[PoolName, Pool] = Field(min_length=1)

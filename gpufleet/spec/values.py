@@ -144,6 +144,31 @@ def check_word(value: str) -> str:
     return value
 
 
+def check_store(value: str) -> str:
+    """``s3://bucket/prefix`` or an absolute directory."""
+    if re.fullmatch(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9._-]+)*/?", value):
+        return value
+    if re.fullmatch(r"(/[A-Za-z0-9._-]+)+/?", value) and ".." not in value.split("/"):
+        return value
+    raise ValueError("a store is s3://bucket/prefix or an absolute directory, of letters, digits, '.', '_' and '-'")
+
+
+def check_endpoint(value: str) -> str:
+    """``https://host[:port]``; plain http only on a loopback or private address."""
+    if match := re.fullmatch(r"(https?)://([A-Za-z0-9.-]+)(:[0-9]{1,5})?/?", value):
+        if match[1] == "https" or _is_private(match[2]):
+            return value.rstrip("/")
+        raise ValueError("http would send the weights and the signed requests in the clear; use https")
+    raise ValueError("an endpoint is https://host or https://host:port")
+
+
+def _is_private(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_private
+    except ValueError:
+        return host == "localhost"
+
+
 def split_listen(value: str) -> tuple[str, int]:
     """``host:port`` -> its parts; IPv6 in brackets."""
     host, colon, port = value.rpartition(":")

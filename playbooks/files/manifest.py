@@ -2,7 +2,10 @@
 
 manifest.py write DIR KEY=VALUE...   write DIR/manifest.json; everything is on the disk when this returns
 manifest.py holds DIR KEY=VALUE...   exit 0 if every file is there in its size and the facts are these
+manifest.py is DIR KEY=VALUE...      exit 0 if the facts are these, whatever is there
 manifest.py check DIR                compare every hash; a file that differs is removed
+manifest.py compare DIR              compare every hash; changes nothing
+manifest.py names DIR                print the names of all files
 manifest.py missing DIR              print the names of files that are not there in full
 manifest.py percent DIR              print how much of the bytes is there
 """
@@ -84,25 +87,42 @@ def missing(folder):
     return [name for name, entry in files.items() if size(folder / name) != entry["size"]]
 
 
-def holds(folder, facts):
-    said, files = read(folder)
-    if facts and said != facts:
+def check_facts(folder, facts):
+    said, _ = read(folder)
+    if said != facts:
         raise SystemExit(f"{folder} is of {said}, not {facts}")
+
+
+def holds(folder, facts):
+    if facts:
+        check_facts(folder, facts)
+    _, files = read(folder)
     wrong = [name for name, entry in files.items() if size(folder / name) != entry["size"]]
     if wrong:
         raise SystemExit(f"{folder / wrong[0]} is not {files[wrong[0]]['size']} bytes")
 
 
-def check(folder):
+def damaged(folder, *, sync):
+    """Files whose bytes are not those of the manifest, and how many there are in all."""
     _, files = read(folder)
     with ThreadPoolExecutor(THREADS) as pool:
-        hashes = dict(zip(files, pool.map(lambda name: sha256(folder / name, sync=True), files), strict=True))
-    wrong = [name for name, entry in files.items() if hashes[name] != entry["sha256"]]
+        hashes = dict(zip(files, pool.map(lambda name: sha256(folder / name, sync=sync), files), strict=True))
+    return [name for name, entry in files.items() if hashes[name] != entry["sha256"]], len(files)
+
+
+def check(folder):
+    wrong, total = damaged(folder, sync=True)
     for name in wrong:
         (folder / name).unlink()
     if wrong:
-        raise SystemExit(f"{wrong[0]} was damaged on the way ({len(wrong)} of {len(files)} files)")
+        raise SystemExit(f"{wrong[0]} was damaged on the way ({len(wrong)} of {total} files)")
     sync_folder(folder)
+
+
+def compare(folder):
+    wrong, total = damaged(folder, sync=False)
+    if wrong:
+        raise SystemExit(f"{folder / wrong[0]} is not what the manifest says ({len(wrong)} of {total} files)")
 
 
 def percent(folder):
@@ -120,8 +140,14 @@ def main():
         write(folder, facts)
     elif command == "holds":
         holds(folder, facts)
+    elif command == "is":
+        check_facts(folder, facts)
     elif command == "check":
         check(folder)
+    elif command == "compare":
+        compare(folder)
+    elif command == "names":
+        print("\n".join(read(folder)[1]))
     elif command == "missing":
         print("\n".join(missing(folder)))
     elif command == "percent":

@@ -54,6 +54,26 @@ def test_a_failure_stops_its_followers_and_nothing_else() -> None:
     assert ran == ["other"]
 
 
+@pytest.mark.parametrize("before", ["good", "bad", "hopeless"])
+def test_what_a_task_merely_waits_out_may_end_in_any_way(before: str) -> None:
+    graph, order = TaskGraph(), []
+    graph.add("good", lambda: order.append("good"))
+    graph.add("bad", _raise(NodeFailed("bad")))
+    graph.add("hopeless", lambda: order.append("hopeless"), after=["bad"])
+    graph.add("next", lambda: order.append("next"), after=["good"], once_over=[before])
+    assert list(graph.run(threading.Event())) == ["bad"]
+    assert order == ["good", "next"]
+
+
+def test_a_task_waits_out_what_still_runs() -> None:
+    graph, order, go = TaskGraph(), [], threading.Event()
+    graph.add("first", lambda: order.append("first") if go.wait(10) else None)
+    graph.add("opener", go.set)
+    graph.add("next", lambda: order.append("next"), once_over=["first"])
+    assert graph.run(threading.Event()) == {}
+    assert order == ["first", "next"]
+
+
 def test_a_stop_starts_nothing_new_and_says_so() -> None:
     graph, stop, ran = TaskGraph(), threading.Event(), []
     graph.add("first", stop.set)

@@ -49,6 +49,8 @@ def convert(twin: Twin, **more: str) -> dict[str, str]:
         "GF_CONVERTED_DIR": f"{twin.work}/weights/GLM-TileRT",
         "GF_TILERT_VERSION": "0.1.6.post3",
         "GF_PROFILE": "glm5",
+        "GF_LAYERS": "79",
+        "GF_DEVICES": "8",
         **more,
     }
     return finished(twin.run("weights-convert", **values))

