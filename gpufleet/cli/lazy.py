@@ -31,7 +31,7 @@ COMMANDS = {
     "logs": Entry("logs", "Print the logs of a node."),
     "ssh": Entry("ssh", "Open a shell on a node."),
     "exec": Entry("exec", "Run a command on a node, a pool or all nodes."),
-    "weights": Entry("weights", "Fetch, convert, verify, copy, pull or push the weights of rented nodes."),
+    "weights": Entry("weights", "Verify, copy, pull or push the weights of rented nodes."),
     "render": Entry("render", "Print what would run: a script, a launch command, haproxy.cfg."),
     "reconcile": Entry("reconcile", "Compare what the providers have with what is recorded."),
     "adopt": Entry("adopt", "Take over instances that are in no record here."),

@@ -26,7 +26,7 @@ def command(
     output: OutputOption = OutputFormat.TEXT,
     _debug: DebugOption = False,
 ) -> None:
-    """Fetch, convert, verify, copy, pull or push the weights of rented nodes.
+    """Verify, copy, pull or push the weights of rented nodes.
 
     up does what is needed by itself. By hand: fetch downloads the checkpoint (all nodes, unless one is named), convert
     brings it into TileRT's layout (the first decode node), verify compares every byte with the manifest and changes
