@@ -12,13 +12,15 @@ import pytest
 
 from tests.e2e.conftest import _network
 from tests.e2e.small import assert_down_and_even
+from tests.e2e.test_gate import ask_many
 from tests.e2e.world import World, free_port, small_fleet, world
 
 
 @pytest.fixture(scope="module")
 def inside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """One cell and a native node, up."""
-    fleet = small_fleet(free_port(), cells=1, runtime="inside")
+    """A gated prefill node that feeds two cells, and a native node, up."""
+    fleet = small_fleet(free_port(), cells=2, runtime="inside")
+    fleet["pools"]["prefill"] |= {"count": 1, "gate": "on"}
     with world(tmp_path_factory.mktemp("w"), _network(__name__), fleet) as made:
         made.ok("up", "--yes")
         yield made
@@ -30,6 +32,12 @@ def test_it_serves_both_channels(inside: World) -> None:
     assert chat["served_by"].startswith("cell-decode-")
     assert batch["served_by"] == "native"
     assert chat["text"] == batch["text"]
+
+
+def test_two_cells_behind_one_gate_answer_at_once_each_with_its_own(inside: World) -> None:
+    answers = ask_many(inside, 12)
+    assert {what for _, what in answers} == {"own"}
+    assert {by for by, _ in answers} == {"cell-decode-0", "cell-decode-1"}
 
 
 def test_no_docker_is_there(inside: World) -> None:
