@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import pytest
 from gpufleet.domain.jobs import JobEvent
 from gpufleet.playbook.compile import compile_job
 from gpufleet.playbook.load import load_file
+from gpufleet.remote.errors import JobFailed
 from gpufleet.remote.jobs import run_job
 from gpufleet.remote.local import LocalMachine
 from gpufleet.twin.layout import prepare_root
@@ -23,9 +27,9 @@ FAST = {"load_seconds": 0, "convert_seconds": 0, "download_gbps": 1e9, "pull_gbp
 class Twin:
     """A node whose docker, nvidia-smi, hf and the like are stand-ins; jobs run on it without SSH."""
 
-    def __init__(self, root: Path, address: str) -> None:
+    def __init__(self, root: Path, address: str, work: str = "work") -> None:
         self.root = root
-        self.work = root / "work"
+        self.work = root / work
         self.address = address
         self.machine = LocalMachine(self.work)
 
@@ -62,3 +66,35 @@ def finished(events: list[JobEvent]) -> dict[str, str]:
     """How each step ended: done, or why it was skipped."""
     ends = {"step-done": "done", "step-skipped": "skipped"}
     return {e.step: e.message or ends[e.kind] for e in events if e.kind in ends}
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Seconds that ``work`` takes."""
+    began = time.monotonic()
+    work()
+    return time.monotonic() - began
+
+
+def killed(twin: Twin, after: float, work: Callable[[], object]) -> None:
+    """Run a job and kill -9, so many seconds after its start, everything that it runs on the node."""
+    timer = threading.Timer(after, lambda: [_kill(pid) for pid in _pids_of(twin)])
+    timer.start()
+    with contextlib.suppress(JobFailed):
+        work()
+    timer.join()
+
+
+def _pids_of(twin: Twin) -> list[int]:
+    mark = f"{twin.work}/".encode()
+    found = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdecimal() and int(process.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if mark in (process / "cmdline").read_bytes() + (process / "environ").read_bytes():
+                    found.append(int(process.name))
+    return found
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -19,7 +18,7 @@ import pytest
 from gpufleet.domain.jobs import JobEvent
 from gpufleet.remote.errors import JobFailed
 from gpufleet.serving.store import RCLONE_VERSION
-from tests.playbook.conftest import Twin, finished
+from tests.playbook.conftest import Twin, finished, killed, timed
 from tests.playbook.test_on_twin import tool
 
 RCLONE = Path(sys.executable).with_name("rclone")
@@ -209,39 +208,9 @@ def test_a_pull_killed_anywhere_leaves_nothing_unverified_and_goes_on(
     store = Store(root / "set", {"GF_STORE_REGION": "", "GF_RCLONE_VERSION": RCLONE_VERSION, **here}, {})
     made = weights(twin.work / "w/made")
     store.push(twin, made)
-    took = _timed(lambda: store.pull(twin, twin.work / "w/warm"))
+    took = timed(lambda: store.pull(twin, twin.work / "w/warm"))
     there = twin.work / "w/there"
-    _killed(twin, took * kill_after, lambda: store.pull(twin, there))
+    killed(twin, took * kill_after, lambda: store.pull(twin, there))
     assert not there.exists() or same(made, there)
     store.pull(twin, there)
     assert same(made, there)
-
-
-def _timed(work: object) -> float:
-    began = time.monotonic()
-    work()  # type: ignore[operator]
-    return time.monotonic() - began
-
-
-def _killed(twin: Twin, after: float, work: object) -> None:
-    """Kill -9 whatever the node's job runs, some time after its start."""
-    import threading
-
-    def end() -> None:
-        for process in Path("/proc").iterdir():
-            if process.name.isdecimal() and int(process.name) != os.getpid():
-                try:
-                    line = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
-                except OSError:
-                    continue
-                if f"GF_WORK={twin.work}".encode() in line or f"{twin.work}/".encode() in line:
-                    os.kill(int(process.name), signal.SIGKILL)
-
-    timer = threading.Timer(after, end)
-    timer.start()
-    try:
-        work()  # type: ignore[operator]
-    except JobFailed:
-        pass
-    finally:
-        timer.join()
