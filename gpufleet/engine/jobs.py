@@ -141,6 +141,7 @@ class NodeJobs:
             **self._source,
             **self._layout,
             **self._size,
+            **self._room,
         )
 
     def pull(self, keys: StoreKeys) -> CompiledJob:
@@ -184,6 +185,15 @@ class NodeJobs:
     def _size(self) -> dict[str, str]:
         facts = model(self.fleet.model.id)
         return {"GF_LAYERS": str(facts.layers), "GF_DEVICES": str(facts.tilert_gpus)}
+
+    @property
+    def _room(self) -> dict[str, str]:
+        real = not self.fleet.model.stand_in
+        memory, disk = (
+            needs(self.fleet.model.id, Role.DECODE).converting_ram_gb,
+            model(self.fleet.model.id).converted_gb,
+        )
+        return {"GF_MIN_RAM_GB": str(memory if real else 0), "GF_MIN_DISK_GB": str(disk if real else 0)}
 
     @property
     def _store(self) -> dict[str, str]:

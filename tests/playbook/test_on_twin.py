@@ -50,6 +50,8 @@ def convert(twin: Twin, **more: str) -> dict[str, str]:
         "GF_TILERT_VERSION": "0.1.6.post3",
         "GF_PROFILE": "glm5",
         "GF_LAYERS": "79",
+        "GF_MIN_RAM_GB": "900",
+        "GF_MIN_DISK_GB": "715",
         "GF_DEVICES": "8",
         **more,
     }
@@ -141,7 +143,7 @@ def test_weights_are_converted_whole_with_tokenizer_and_manifest(twin: Twin) -> 
     left_over = twin.work / "weights/GLM-TileRT.tmp"
     left_over.mkdir()
     (left_over / "model.safetensors-00001-of-00099.safetensors").touch()
-    assert convert(twin) == {"convert": "done", "publish": "done", "record": "done"}
+    assert convert(twin) == {"room": "done", "convert": "done", "publish": "done", "record": "done"}
     converted = twin.work / "weights/GLM-TileRT"
     manifest = json.loads((converted / "manifest.json").read_text())
     assert manifest["facts"]["tilert"] == "0.1.6.post3"
@@ -156,6 +158,9 @@ def test_a_conversion_that_ran_out_of_memory_says_so(twin: Twin) -> None:
     twin.run("image", **IMAGE)
     fetch(twin)
     twin.describe(ram_gb=500)
+    with pytest.raises(JobFailed, match="not enough free memory to convert: 531 GB, 900 GB needed"):
+        convert(twin)
+    twin.describe(faults=["convert-oom"])
     with pytest.raises(JobFailed, match="holds the whole model in memory"):
         convert(twin)
     assert not (twin.work / "weights/GLM-TileRT").exists()

@@ -67,8 +67,10 @@ def test_a_copy_killed_at_any_point_publishes_nothing_or_all_and_the_next_one_en
 def test_a_conversion_on_a_full_disk_publishes_nothing(twin: Twin) -> None:
     converted = prepared(twin)
     twin.describe(disk_gb=1)
-    with pytest.raises(JobFailed, match="No space left"):
+    with pytest.raises(JobFailed, match=r"not enough free space to convert: \d GB, 715 GB needed"):
         convert(twin)
+    with pytest.raises(JobFailed, match="No space left"):
+        convert(twin, GF_MIN_DISK_GB="0")
     assert not converted.exists()
     twin.describe()
     convert(twin)
@@ -145,6 +147,8 @@ def _values(twin: Twin) -> dict[str, str]:
         "GF_TILERT_VERSION": "0.1.6.post3",
         "GF_PROFILE": "glm5",
         "GF_LAYERS": "79",
+        "GF_MIN_RAM_GB": "900",
+        "GF_MIN_DISK_GB": "715",
         "GF_DEVICES": "8",
     }
 
