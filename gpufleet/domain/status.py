@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -49,6 +50,40 @@ class CellStatus:
     active: int | None
     queued: int | None
     served: int | None
+
+
+@dataclass(frozen=True)
+class FedStatus:
+    """What a KV gate handed over to one decode node since it started."""
+
+    node: NodeName
+    landed: int
+    failed: int
+    handover_p50_s: float | None
+    """From the request's turn until its KV cache has landed, as the upper bound of a bucket; 300 may be more."""
+    handover_p95_s: float | None
+    bytes: int
+
+
+@dataclass(frozen=True)
+class GateStatus:
+    """The KV gate of one prefill node."""
+
+    node: NodeName
+    up: bool | None
+    """Whether it accepts hand-overs; None when nobody could ask."""
+    waiting: int = 0
+    """Requests that wait for their turn now."""
+    busy_seconds: float = 0.0
+    """How long the hand-over at work has been going on; 0 when there is none."""
+    queue_p50_s: float | None = None
+    """How long requests waited for their turn, as for hand-overs; None before the first."""
+    queue_p95_s: float | None = None
+    refusals: Mapping[str, int] = field(default_factory=dict)
+    """By reason (docs/gate.md)."""
+    feeds: tuple[FedStatus, ...] = ()
+    note: str = ""
+    """Why nothing is known."""
 
 
 @dataclass(frozen=True)
@@ -104,3 +139,5 @@ class FleetStatus:
     bill: Bill
     problems: tuple[str, ...] = field(default=())
     """Each says what is wrong and which command comes next."""
+    gates: tuple[GateStatus, ...] = ()
+    """Of the prefill nodes that have one."""

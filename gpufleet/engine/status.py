@@ -1,16 +1,20 @@
-"""What `status` tells: the ledger's rentals, the router's view of the cells, the bill. Imports neither SSH nor HTTP."""
+"""What `status` tells: the ledger's rentals, the router's view of the cells, the bill.
+
+Imports neither SSH nor HTTP, but for gates.
+"""
 
 from __future__ import annotations
 
 from gpufleet.domain.money import usd_per_hour
 from gpufleet.domain.nodes import NodeName, Role
-from gpufleet.domain.status import EndpointStatus, FleetStatus, NodeStatus
+from gpufleet.domain.status import EndpointStatus, FleetStatus, GateStatus, NodeStatus
 from gpufleet.engine.front import Front, seen_serving
 from gpufleet.engine.refresh import refresh, strangers, told
 from gpufleet.engine.session import Session, now
 from gpufleet.errors import GpufleetError, InvalidFleet
 from gpufleet.ledger.costs import bill
 from gpufleet.ledger.records import Obligation, Rental
+from gpufleet.spec.feeding import gated_nodes
 
 READ_SECONDS = 3.0
 """Who asks how things are does not wait a minute for a provider that is down: the ledger knows what is rented."""
@@ -37,7 +41,17 @@ def fleet_status(session: Session, *, live: bool) -> FleetStatus:
         endpoint=_endpoint(front, problems),
         bill=bill(session.store, session.fleet.name, now()),
         problems=(*problems, *_problems(session, rentals)),
+        gates=_gates(session) if live else (),
     )
+
+
+def _gates(session: Session) -> tuple[GateStatus, ...]:
+    """Asked over SSH, whose library a fleet without gates need not wait for."""
+    if not gated_nodes(session.fleet):
+        return ()
+    from gpufleet.engine.gates import read_gates
+
+    return read_gates(session)
 
 
 def _endpoint(front: Front, problems: list[str]) -> EndpointStatus | None:

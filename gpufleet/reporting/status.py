@@ -10,11 +10,14 @@ from rich.text import Text
 
 from gpufleet.domain.market import InstanceState
 from gpufleet.domain.money import usd, usd_per_hour
-from gpufleet.domain.status import CellStatus, EndpointStatus, FleetStatus, NodeStatus, Serving
+from gpufleet.domain.status import CellStatus, EndpointStatus, FleetStatus, GateStatus, NodeStatus, Serving
 from gpufleet.reporting.console import BAD, DIM, GOOD, WARN, Page, table, text
 from gpufleet.reporting.words import count, named, plain, since
 
 _SERVING_STYLES = {Serving.READY: GOOD, Serving.STARTING: WARN, Serving.SICK: BAD, Serving.UNKNOWN: DIM}
+
+_UP = {True: ("up", GOOD), False: ("down", BAD), None: ("?", DIM)}
+_GATE_NUMBERS = ("waiting", "queue", "landed", "failed", "takes", "GB")
 
 
 def status_view(status: FleetStatus, now: datetime) -> RenderableType:
@@ -25,6 +28,9 @@ def status_view(status: FleetStatus, now: datetime) -> RenderableType:
     parts += [text(note, DIM) for note in _notes(status.nodes)]
     if status.cells:
         parts += [text(""), _cells(status.cells)]
+    if status.gates:
+        parts += [text(""), _gates(status.gates)]
+        parts += [text(line, DIM) for line in _gate_notes(status.gates)]
     if status.endpoint and (status.nodes or status.endpoint.up):
         parts += [text(""), _endpoint(status.endpoint)]
     parts += [text(f"problem: {problem}", BAD) for problem in status.problems]
@@ -77,10 +83,42 @@ def _cells(cells: tuple[CellStatus, ...]) -> Table:
         rows.add_row(
             text(cell.name),
             text(named(cell.nodes)),
-            text({True: "up", False: "down", None: "?"}[cell.up], {True: GOOD, False: BAD, None: DIM}[cell.up]),
+            text(*_UP[cell.up]),
             *(text("?" if column[index] is None else column[index]) for column in numbers.values()),
         )
     return rows
+
+
+def _gates(gates: tuple[GateStatus, ...]) -> Table:
+    """One row for each decode node that a gate feeds: times are p95, since that is what callers notice."""
+    rows = table("gate", "up", "waiting", "queue", "feeds", "landed", "failed", "takes", "GB", right=_GATE_NUMBERS)
+    for gate in gates:
+        rows.add_row(
+            text(gate.node),
+            text(*_UP[gate.up]),
+            text("?" if gate.up is None else gate.waiting),
+            text(_within(gate.queue_p95_s)),
+            *map(text, [""] * 5),
+        )
+        for fed in gate.feeds:
+            numbers = (fed.landed, fed.failed, _within(fed.handover_p95_s), f"{fed.bytes / 1e9:.1f}")
+            rows.add_row(*map(text, [""] * 4), text(fed.node), *map(text, numbers))
+    return rows
+
+
+def _gate_notes(gates: tuple[GateStatus, ...]) -> list[str]:
+    notes = [f"{gate.node}: {gate.note}" for gate in gates if gate.note]
+    for gate in gates:
+        refused = ", ".join(f"{number} {reason}" for reason, number in sorted(gate.refusals.items()))
+        notes += [f"{gate.node} refused: {refused}"] if refused else []
+    return notes
+
+
+def _within(seconds: float | None) -> str:
+    """``<0.25 s``: a histogram knows no more."""
+    if seconds is None:
+        return "-"
+    return f"<{seconds:g} s" if seconds < 300 else "300 s+"
 
 
 def _endpoint(endpoint: EndpointStatus) -> Table:

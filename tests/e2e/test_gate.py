@@ -37,12 +37,12 @@ def gated_fleet(*, prefill: int, decode: int, **provider: object) -> dict[str, o
 
 
 def question(number: int) -> str:
-    return " ".join([f"question-{number}"] * (20 + 7 * number % 60))
+    return " ".join([f"question-{number}"] * (60 + 70 * number % 200))
 
 
 def ask(made: World, number: int) -> tuple[str, str]:
     """Which cell answered, and whether ``own``, ``failed`` or ``foreign``: with the answer to another question."""
-    body = {"model": "glm5", "messages": [{"role": "user", "content": question(number)}], "max_tokens": 2000}
+    body = {"model": "glm5", "messages": [{"role": "user", "content": question(number)}], "max_tokens": 20_000}
     headers = {"authorization": f"Bearer {CHAT_KEY}"}
     reply = httpx.post(f"{made.url}/v1/chat/completions", json=body, headers=headers, timeout=120)
     by = reply.headers.get("x-gpufleet-served-by", "")
@@ -71,7 +71,17 @@ def past_the_gate(made: World) -> Iterator[None]:
         yield
         relay.shutdown()
     made.ok("exec", "fleet.yaml", "prefill/0", "--", "docker", "start", "gf-test-gate")
-    eventually(lambda: httpx.get(f"http://{host}:{GATE}/gate/health").status_code == 200, what="the gate is back")
+    eventually(lambda: gate_is_up(made), what="the gate is back")
+    eventually(lambda: set(cells(made).values()) == {True}, what="the cells are back")
+
+
+def gate_is_up(made: World) -> bool:
+    return all(gate["up"] for gate in made.json("status")["gates"])
+
+
+def cells(made: World) -> dict[str, bool | None]:
+    """Whether HAProxy finds each healthy."""
+    return {cell["name"]: cell["up"] for cell in made.json("status")["cells"] if cell["name"] != "native"}
 
 
 class Relay(socketserver.ThreadingTCPServer):
@@ -111,9 +121,18 @@ def test_three_cells_with_one_prefill_node_serve_at_once_and_every_answer_is_its
     assert {by for by, _ in answers} == {"cell-decode-0", "cell-decode-1", "cell-decode-2"}
 
 
+def test_status_tells_what_the_gate_handed_over(gated: World) -> None:
+    (gate,) = gated.json("status")["gates"]
+    assert (gate["node"], gate["up"], gate["waiting"]) == ("prefill/0", True, 0)
+    assert gate["queue_p95_s"] > 0
+    assert {fed["node"] for fed in gate["feeds"]} == {"decode/0", "decode/1", "decode/2"}
+    assert all(fed["landed"] and not fed["failed"] and fed["bytes"] and fed["handover_p95_s"] for fed in gate["feeds"])
+    assert "prefill/0" in gated.ok("status").partition("gate")[2]
+
+
 def test_past_the_gate_the_same_requests_get_each_others_answers(gated: World) -> None:
     with past_the_gate(gated):
-        assert "foreign" in {what for _, what in ask_many(gated, 36)}
+        eventually(lambda: "foreign" in {what for _, what in ask_many(gated, 36)}, what="a mixed-up answer")
     assert {what for _, what in ask_many(gated, 6)} == {"own"}
 
 
@@ -123,13 +142,11 @@ def test_a_second_up_changes_nothing(gated: World) -> None:
 
 def test_a_dead_gate_takes_its_cells_out_and_batch_goes_on(gated: World) -> None:
     gated.ok("exec", "fleet.yaml", "prefill/0", "--", "docker", "stop", "gf-test-gate")
-    down = lambda: all(c["up"] is False for c in gated.json("status")["cells"] if c["name"] != "native")  # noqa: E731
-    eventually(down, what="the cells are down")
+    eventually(lambda: set(cells(gated).values()) == {False}, what="the cells are down")
     assert gated.json("ask", "--channel", "chat", "count to 3")["served_by"] == "native"
     assert gated.json("ask", "--channel", "batch", "count to 3")["served_by"] == "native"
     gated.ok("exec", "fleet.yaml", "prefill/0", "--", "docker", "start", "gf-test-gate")
-    up = lambda: all(c["up"] for c in gated.json("status")["cells"])  # noqa: E731
-    eventually(up, what="the cells are back")
+    eventually(lambda: set(cells(gated).values()) == {True}, what="the cells are back")
     assert {what for _, what in ask_many(gated, 3)} == {"own"}
 
 

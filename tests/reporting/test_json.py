@@ -47,7 +47,7 @@ def test_a_value_without_an_agreed_form_is_an_error(value: object) -> None:
 
 def test_a_status_has_its_price_on_top_and_unknown_as_null() -> None:
     document = json.loads(dumps(status_document(status())))
-    assert list(document) == ["fleet", "usd_per_hour", "nodes", "cells", "endpoint", "bill", "problems"]
+    assert list(document) == ["fleet", "usd_per_hour", "nodes", "cells", "endpoint", "bill", "problems", "gates"]
     assert document["usd_per_hour"] == "41.50"
     assert document["nodes"][0]["node"] == "decode/0"
     assert document["bill"]["total_usd"] == "83.00"

@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 
 from gpufleet.domain.market import InstanceState
 from gpufleet.domain.nodes import NodeName
-from gpufleet.domain.status import Bill, EndpointStatus, FleetStatus, Serving
+from gpufleet.domain.status import Bill, EndpointStatus, FedStatus, FleetStatus, GateStatus, Serving
 from gpufleet.reporting import console as consoles
 from gpufleet.reporting.bill import bill_view
 from gpufleet.reporting.plan import plan_view, totals
@@ -232,3 +232,16 @@ def test_no_color_is_obeyed_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> No
     Console(file=out, force_terminal=True, width=80).print(status_view(status(), NOW))
     assert "\x1b[31m" not in out.getvalue()
     assert "\x1b[32m" not in out.getvalue()
+
+
+def test_status_tells_of_each_gate_whom_it_feeds_and_what_it_refused() -> None:
+    fed = FedStatus(NodeName("decode", 0), 7, 2, 0.5, 1.0, 62_252_000_000)
+    gates = (
+        GateStatus(NodeName("prefill", 0), True, 2, 1.5, 0.005, 300.0, {"queue": 3, "refused": 1}, (fed,)),
+        GateStatus(NodeName("prefill", 1), None, note="out of reach"),
+    )
+    told = shown(status_view(replace(status(), gates=gates), NOW))
+    assert "prefill/0  up        2  300 s+" in told
+    assert "decode/0       7       2   <1 s  62.3" in told
+    assert "prefill/1: out of reach" in told
+    assert "prefill/0 refused: 3 queue, 1 refused" in told
