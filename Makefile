@@ -4,7 +4,7 @@ VENV  := .venv
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow chaos lint bench docs dist-check clean
+.PHONY: demo test test-slow real model chaos lint bench docs dist-check clean
 .DEFAULT_GOAL := test
 
 demo: $(READY)   ## bring the quickstart fleet up on the mock provider, talk to it, take it down
@@ -15,6 +15,13 @@ test: lint       ## style, types, import rules, and all tests but the slow ones
 
 test-slow: $(READY)  ## whole fleets killed, stopped and moved at every further point
 	$(BIN)/pytest -n 2 --dist loadgroup -m slow
+
+real: $(READY)   ## TileRT's own connector behind the KV gate; REAL_PYTHON=a Python 3.12 with torch and tilert (tests/real)
+	$(BIN)/pytest -m real tests/real
+
+model:           ## prove the KV gate's protocol with spin: 3 ranks, 2 requests, crashes (half a minute)
+	@command -v spin >/dev/null || { echo "spin is missing: sudo apt-get install spin gcc"; exit 1; }
+	sh models/check.sh
 
 chaos: $(READY)  ## kill the money part at every point, over 20 seeds of faults (about 20 minutes)
 	$(BIN)/python -m tests.chaos
