@@ -19,6 +19,7 @@ from gpufleet.errors import GpufleetError, InvalidFleet
 if TYPE_CHECKING:
     from gpufleet.domain.audit import Audit
     from gpufleet.engine.adopt import Adoption
+    from gpufleet.engine.tick import Ticked
     from gpufleet.engine.weights import Doing
     from gpufleet.planning.model import FieldChange, Plan
     from gpufleet.remote.machine import Completed
@@ -73,8 +74,45 @@ def up(session: Session, plan: Plan) -> FleetStatus:
     from gpufleet.engine.up import bring_up
 
     with _run(session, "up"):
+        session.store.set_running(session.fleet.name, running=True)
         bring_up(session, plan)
     return status(session)
+
+
+def plan_scaled(session: Session, counts: Mapping[str, int]) -> Plan:
+    """What other counts would do and cost. From here on the session is about a fleet with these counts.
+
+    Raises:
+        UsageError: the fleet is not to run, or has no such pool.
+        InvalidFleet: it would not work with them.
+    """
+    from gpufleet.engine import scaling
+
+    scaling.ask_for(session, counts)
+    return make_plan(session)
+
+
+def scale(session: Session, plan: Plan) -> FleetStatus:
+    """Remember the counts that `plan_scaled` was asked for, and carry them out. Raises what `up` raises."""
+    from gpufleet.engine import scaling
+    from gpufleet.engine.up import bring_up
+
+    with _run(session, "scale"):
+        scaling.remember(session)
+        bring_up(session, plan)
+    return status(session)
+
+
+def tick(session: Session) -> Ticked:
+    """One step of a fleet that keeps itself. See `gpufleet.engine.tick`.
+
+    Raises:
+        FleetBusy: another run is at work; the next tick does what this one would have done.
+    """
+    from gpufleet.engine import tick as ticking
+
+    with _run(session, "tick"):
+        return ticking.tick(session)
 
 
 def down(session: Session) -> Bill:
@@ -86,6 +124,7 @@ def down(session: Session) -> Bill:
     from gpufleet.engine.down import take_down
 
     with _run(session, "down"):
+        session.store.set_running(session.fleet.name, running=False)
         return take_down(session)
 
 

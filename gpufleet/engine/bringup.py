@@ -65,6 +65,8 @@ class BringUp:
     graph: TaskGraph = field(default_factory=TaskGraph)
     in_clusters: dict[NodeName, Rental] = field(default_factory=dict)
     """Members of clusters that this run has rented."""
+    shrinks: bool = False
+    """Prefill or native nodes that serve are to end: the native pool's router must not send them anything more."""
     lost: set[NodeName] = field(default_factory=set)
     """Prefill nodes that did not come up, and whose decode nodes others feed."""
     _named: set[str] = field(default_factory=set)
@@ -246,10 +248,18 @@ class BringUp:
     def _add_native_router(self) -> None:
         natives = self._of(Role.NATIVE)
         members = [*natives, *self._of(Role.PREFILL)]
-        if natives and any(self.targets[n].work for n in members):
+        if natives and (self.shrinks or any(self.targets[n].work for n in members)):
             needs = [f"serve {n}" for n in members]
             host = natives[0]
             self._job(VLLM_ROUTER, host, "cell", lambda: self.jobs(host).vllm_router(self.topology()), needs)
+
+    def retire_native_routers(self) -> None:
+        """Once callers are sent to this run's router of the native pool: end the ones before it, without a cut."""
+        topology = self.topology()
+        host = topology.native_router
+        if host is not None and VLLM_ROUTER in self._done:
+            job = self.jobs(host).retire_vllm_routers(topology)
+            self.acquirer.run(self.rentals[host], job, self.watches[host])
 
     def _of(self, role: Role) -> list[NodeName]:
         return [n for n in self.session.fleet.nodes_of(role) if n in self.targets]

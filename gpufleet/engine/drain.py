@@ -8,11 +8,10 @@ from collections.abc import Set
 from gpufleet.domain.nodes import NodeName
 from gpufleet.domain.progress import Progress
 from gpufleet.engine.front import NATIVE, Front
+from gpufleet.engine.jobs import DRAIN_SECONDS
 from gpufleet.engine.session import Session
 from gpufleet.routing.errors import RouterGone, RouterRefused
 
-DRAIN_SECONDS = 300.0
-"""A stream that is longer is cut: the node behind it costs money that the user no longer wants to spend."""
 _LOOK_SECONDS = 0.2
 
 

@@ -22,13 +22,13 @@ from gpufleet.routing.errors import RouterGone
 from gpufleet.routing.files import router_inputs
 from gpufleet.routing.haproxy import SOCKET_FILE, check_directory
 from gpufleet.routing.runtime import Ask, RuntimeApi, ServerStat
+from gpufleet.serving.commands import vllm_router_port
 from gpufleet.serving.gate import GATE_HEALTH
 from gpufleet.serving.settings import fed_by
 from gpufleet.serving.topology import (
     GATE_PORT,
     TILERT_HTTP_PORT,
     VLLM_PREFILL_PORT,
-    VLLM_ROUTER_PORT,
     Cell,
     Topology,
     build_topology,
@@ -97,7 +97,7 @@ class Front:
             directory=directory,
             tls=self.tls,
             cells=tuple(_cell_server(cell) for cell in cells),
-            native=_native_servers(topology) if native else (),
+            native=_native_servers(self.session.fleet, topology) if native else (),
             channels=tuple(
                 ChannelRule(name, channel.request_class, channel.priority) for name, channel in router.channels.items()
             ),
@@ -275,9 +275,9 @@ def _cell_server(cell: Cell) -> Server:
     return Server(cell.name, cell.prefill_ip, cell.port, (*probes, *gate))
 
 
-def _native_servers(topology: Topology) -> tuple[Server, ...]:
+def _native_servers(fleet: Fleet, topology: Topology) -> tuple[Server, ...]:
     host = topology.native_router
-    return (Server(NATIVE, topology.addresses[host], VLLM_ROUTER_PORT),) if host else ()
+    return (Server(NATIVE, topology.addresses[host], vllm_router_port(fleet, topology)),) if host else ()
 
 
 def _status(name: str, nodes: tuple[NodeName, ...], server: ServerStat | None) -> CellStatus:

@@ -26,6 +26,8 @@ from gpufleet.serving.store import RCLONE_VERSION, store_place
 from gpufleet.serving.topology import WEIGHTS_SHARE_PORT, Cell, Topology
 from gpufleet.spec.model import Fleet
 
+DRAIN_SECONDS = 300.0
+"""A stream that is longer is cut: the node behind it costs money that the user no longer wants to spend."""
 MIN_DRIVER = "580"
 """CUDA 13's compatibility floor; below it the engine stops with "driver is too old" after the download."""
 HF_VERSION = "1.2.3"
@@ -255,6 +257,18 @@ class NodeJobs:
     def gate(self, topology: Topology) -> CompiledJob:
         """Start the KV gate before this node's vLLM."""
         return self.start(gate.gate_launch(self.fleet, topology, self.node, self._gate_dir))
+
+    def retire_vllm_routers(self, topology: Topology) -> CompiledJob:
+        """End the routers of the native pool that came before this node's own, once their streams have ended."""
+        return self._compile(
+            "retire",
+            suffix="vllm-router",
+            GF_RUNTIME=self.runtime,
+            GF_PREFIX=commands.vllm_router_prefix(self.fleet),
+            GF_KEEP=str(commands.vllm_router_port(self.fleet, topology)),
+            GF_ADDRESS=topology.addresses[self.node],
+            GF_GRACE=str(int(DRAIN_SECONDS)),
+        )
 
     def stop_pd_router(self, decode: NodeName) -> CompiledJob:
         """End the pd_router of a decode node that another prefill node feeds from now on."""

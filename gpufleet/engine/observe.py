@@ -16,10 +16,11 @@ from gpufleet.engine.quotes import note_offers
 from gpufleet.engine.router import asked_front
 from gpufleet.engine.session import Session, now
 from gpufleet.errors import ProviderRefused
-from gpufleet.ledger.costs import bill
+from gpufleet.ledger.costs import bill, spent_since
 from gpufleet.ledger.records import Rental
 from gpufleet.planning.model import Desired, Observed, ObservedNode, Plan, desired_up
 from gpufleet.planning.planner import plan
+from gpufleet.planning.schedule import midnight
 from gpufleet.planning.suitable import suitable
 from gpufleet.providers.base import Provider
 from gpufleet.serving.settings import node_settings
@@ -62,6 +63,7 @@ def observed(session: Session) -> Observed:
         offers=_offers(session, _short(session, [r for r in rentals if (r.provider, r.instance_id) not in ending])),
         pending_usd_per_hour=store.pending_usd_per_hour(fleet.name),
         spent_usd=bill(store, fleet.name, now()).total,
+        spent_today_usd=spent_since(store, fleet.name, midnight(fleet, now()), now()),
     )
 
 

@@ -58,15 +58,17 @@ def _reap(store: Store, ledger: Path | str, state: Path, record: FleetRecord) ->
     try:
         session = Session(parse_fleet(record.spec_text, path=Path(record.spec_path)), state, store, ledger)
         with fleet_lock(ledger, record.name, command="reap"):
-            return _end_what_is_due(session)
+            return end_what_is_due(session)
     except FleetBusy:
         return Reaped(record.name, busy=True)
     except GpufleetError as failure:
         return Reaped(record.name, still=_still(store, record.name), failure=failure.message)
 
 
-def _end_what_is_due(session: Session) -> Reaped:
-    """The end is decided before any provider is asked: one that is away keeps nothing from being written down."""
+def end_what_is_due(session: Session) -> Reaped:
+    """End rentals whose time is over, and go on with what is to end. The fleet's lock is held by the caller.
+
+    The end is decided before any provider is asked: one that is away keeps nothing from being written down."""
     due = [r for r in session.store.rentals(session.fleet.name) if is_due(r)]
     for rental in due:
         decide_end(session, rental, "its deadline has passed")

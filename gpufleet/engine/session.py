@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,9 +14,11 @@ from gpufleet.domain.nodes import NodeName
 from gpufleet.domain.progress import Progress, ProgressSink
 from gpufleet.engine.paths import FleetPaths, default_state_dir
 from gpufleet.errors import InvalidFleet
+from gpufleet.planning.counts import Asked, counts_in_force
+from gpufleet.spec.checks import check_counts
 from gpufleet.spec.load import LoadedFleet, load_fleet
 from gpufleet.spec.model import Fleet, ProviderUse
-from gpufleet.spec.problems import Problem
+from gpufleet.spec.problems import Problem, Severity
 
 if TYPE_CHECKING:
     from gpufleet.ledger.records import Rental
@@ -62,6 +64,7 @@ class Session:
     """What the user should know beside the plan."""
     offers: dict[str, Sequence[Offer]] = field(default_factory=dict)
     """Per pool what the last plan could choose from."""
+    _in_force: Fleet | None = None
     _turns: dict[str, threading.Semaphore] = field(default_factory=dict)
     _quotes: dict[str, Quotes] = field(default_factory=dict)
     _key_refs: dict[str, str] = field(default_factory=dict)
@@ -73,7 +76,37 @@ class Session:
 
     @property
     def fleet(self) -> Fleet:
-        return self.loaded.fleet
+        """The fleet as it is to be now: the file's, with the counts of its schedule and of `scale`."""
+        if self._in_force is None:
+            self._in_force = self.loaded.fleet.with_counts(counts_in_force(self.loaded.fleet, now(), self.asked))
+        return self._in_force
+
+    @property
+    def asked(self) -> Asked | None:
+        """What `scale` asked for last; None when nothing, or since the fleet was taken down."""
+        record = self.store.fleet(self.loaded.fleet.name)
+        if record is None or record.asked_at is None:
+            return None
+        return Asked(record.asked["counts"], record.asked["of_file"], record.asked_at)
+
+    def ask_for(self, counts: Mapping[str, int]) -> None:
+        """From now on, in this run, other counts; it is the caller who writes them down.
+
+        Raises:
+            InvalidFleet: the fleet would not work with them.
+        """
+        for problem in check_counts(self.fleet.with_counts(counts)):
+            if problem.severity is Severity.ERROR:
+                raise InvalidFleet(problem.message, hint=problem.hint)
+        self.run_with(counts)
+
+    def run_with(self, counts: Mapping[str, int]) -> None:
+        """The same without a look at whether every channel is still served: to run less is always allowed."""
+        self._in_force = self.fleet.with_counts(counts)
+
+    def look_again(self) -> None:
+        """Forget what was in force when this run began: time has passed, or another run has asked for something."""
+        self._in_force = None
 
     @property
     def path(self) -> Path:

@@ -9,6 +9,7 @@ from decimal import Decimal
 from gpufleet.domain.market import Runtime
 from gpufleet.domain.money import usd, usd_per_hour
 from gpufleet.engine.lent import is_lent
+from gpufleet.engine.scaling import notes as count_notes
 from gpufleet.engine.session import Session
 from gpufleet.planning.model import WANTED_KINDS, Plan
 from gpufleet.providers.base import Provider
@@ -28,7 +29,7 @@ def with_standing(session: Session, plan: Plan) -> Plan:
     return replace(
         plan,
         problems=(*plan.problems, *problems),
-        notes=(*([traffic] if traffic else []), *sorted(session.notes), *notes),
+        notes=(*([traffic] if traffic else []), *count_notes(session), *sorted(session.notes), *notes),
     )
 
 

@@ -8,7 +8,7 @@ from decimal import Decimal
 
 from gpufleet.domain.market import InstanceState, Offer
 from gpufleet.domain.money import usd_per_hour
-from gpufleet.domain.nodes import NodeName
+from gpufleet.domain.nodes import NodeName, Role
 from gpufleet.domain.progress import Progress, ProgressState
 from gpufleet.domain.status import Serving
 from gpufleet.engine.acquire import Acquirer
@@ -60,7 +60,8 @@ def _carry_out(session: Session, plan: Plan, machines: Machines) -> None:
         plan = other
         work, failures = _work_on(session, acquirer, plan)
     failures |= work.feed_orphans()
-    failures |= _attempt("endpoint", lambda: _open(session, work, plan))
+    unopened = _attempt("endpoint", lambda: _open(session, work, plan))
+    failures |= unopened or _attempt("retire", lambda: _retire(session, work, plan))
     failures |= _attempt("confirm", lambda: _confirm(session))
     failures |= _attempt("store", lambda: _store_weights(session, work))
     raise_failures(failures)
@@ -72,14 +73,34 @@ def _work_on(session: Session, acquirer: Acquirer, plan: Plan) -> tuple[BringUp,
     unwanted = _unwanted(session, plan)
     serving = [r for r in unwanted if r.serving is Serving.READY and r.state is InstanceState.RUNNING]
     _end(session, plan, [r for r in unwanted if r not in serving])
+    shared = [r for r in serving if _is_shared(session, plan, r)]
+    alone = [r for r in serving if r not in shared]
     rented = {(r.node, r.instance_id): r for r in session.store.rentals(session.fleet.name)}
     targets = {action.node: _target(session, action, rented) for action in plan.actions if action.kind in WANTED_KINDS}
     watches = {node: _watch(session, node) for node in targets}
-    work = BringUp(session, acquirer, targets, watches)
-    if serving:
-        backends = backends_of(session, {rental.node for rental in serving})
-        work.graph.add("end", lambda: _drain_and_end(session, plan, serving, backends))
+    work = BringUp(session, acquirer, targets, watches, shrinks=bool(shared))
+    if alone:
+        backends = backends_of(session, {rental.node for rental in alone})
+        work.graph.add("end", lambda: _drain_and_end(session, plan, alone, backends))
     return work, work.run()
+
+
+def _is_shared(session: Session, plan: Plan, rental: Rental) -> bool:
+    """Whether the native pool's router sends requests there: it goes only after callers have been led around it.
+
+    What is replaced makes room first: stock and budget may not hold both.
+    """
+    fleet = session.fleet
+    goes = any(a.instance_id == rental.instance_id for a in plan.of(ActionKind.TERMINATE))
+    return goes and rental.node.pool in fleet.pools and fleet.role_of(rental.node.pool) is not Role.DECODE
+
+
+def _retire(session: Session, work: BringUp, plan: Plan) -> None:
+    """End what callers are not sent to any more: former routers of the native pool, then the nodes behind them."""
+    work.retire_native_routers()
+    leaving = [r for r in _unwanted(session, plan) if _is_shared(session, plan, r)]
+    if leaving:
+        _drain_and_end(session, plan, leaving, backends_of(session, {rental.node for rental in leaving}))
 
 
 def _check_refusal(session: Session, plan: Plan) -> None:

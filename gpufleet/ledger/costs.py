@@ -26,6 +26,17 @@ def bill(store: Store, fleet: str, now: datetime) -> Bill:
     return Bill(tuple(_line(rental, now) for rental in sorted(rentals, key=lambda r: (r.started_at, r.rental_id))))
 
 
+def spent_since(store: Store, fleet: str, since: datetime, now: datetime) -> Decimal:
+    """What the fleet has cost from ``since`` to ``now``; an increment counts where it begins."""
+    rentals = store.rentals(fleet, live_only=False)
+    return sum((_between(rental, since, rental.ended_at or now) for rental in rentals), Decimal(0))
+
+
+def _between(rental: Rental, since: datetime, until: datetime) -> Decimal:
+    before = cost(rental, min(since, until)) if rental.started_at < since else Decimal(0)
+    return max(cost(rental, until) - before, Decimal(0))
+
+
 def _line(rental: Rental, now: datetime) -> BillLine:
     return BillLine(
         node=rental.node,

@@ -54,6 +54,20 @@ class Journal:
             if not changed.rowcount:
                 connection.execute(insert(FLEETS).values(name=name, **row))
 
+    def set_running(self, name: str, *, running: bool) -> None:
+        """Remember whether a fleet is to run; one that is not is asked for no counts any more."""
+        row: dict[str, Any] = {"running": running}
+        if not running:
+            row |= {"asked": {}, "asked_at": None}
+        with self._db.write() as connection:
+            connection.execute(update(FLEETS).where(FLEETS.c.name == name).values(row))
+
+    def set_asked(self, name: str, counts: Mapping[str, int], of_file: Mapping[str, int]) -> None:
+        """Remember the counts that an operator asked for now, and what the file said then."""
+        row = {"asked": {"counts": dict(counts), "of_file": dict(of_file)}, "asked_at": self._now()}
+        with self._db.write() as connection:
+            connection.execute(update(FLEETS).where(FLEETS.c.name == name).values(row))
+
     def fleets(self) -> list[FleetRecord]:
         """Every fleet that was ever brought up from here, by name."""
         with self._db.read() as connection:

@@ -23,6 +23,11 @@ class FleetRecord:
     """Holds references to secrets, never their values."""
     spec_path: str
     updated_at: datetime
+    running: bool = False
+    """Whether it is to run: `up` says yes, `down` no. `tick` brings up nothing that is not to run."""
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    """What `scale` asked for last: ``counts`` per pool, and ``of_file``, what the file said of them then."""
+    asked_at: datetime | None = None
 
 
 class IntentKind(StrEnum):

@@ -15,6 +15,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    false,
     insert,
     inspect,
     select,
@@ -39,6 +40,9 @@ FLEETS = Table(
     Column("spec_text", Text, nullable=False),
     Column("spec_path", Text, nullable=False),
     Column("updated_at", UtcTime, nullable=False),
+    Column("running", Boolean, nullable=False, server_default=false()),
+    Column("asked", Json, nullable=False, server_default="{}"),
+    Column("asked_at", UtcTime),
 )
 
 ACCOUNTS = Table(
@@ -169,7 +173,7 @@ RUNS = Table(
 FACTS = Table("facts", METADATA, Column("name", String(64), primary_key=True), Column("value", Text, nullable=False))
 """What holds for the ledger as a whole, such as whose it is."""
 
-CURRENT_VERSION = 2
+CURRENT_VERSION = 3
 
 
 def _add_clusters_and_extras(connection: Connection) -> None:
@@ -190,8 +194,19 @@ def _add_clusters_and_extras(connection: Connection) -> None:
         connection.execute(text(statement))
 
 
+def _add_what_was_asked(connection: Connection) -> None:
+    """Version 3: whether a fleet is to run, and the counts that `scale` asked for. What has rentals is to run."""
+    for statement in (
+        "ALTER TABLE fleets ADD COLUMN running BOOLEAN DEFAULT false NOT NULL",
+        "ALTER TABLE fleets ADD COLUMN asked TEXT DEFAULT '{}' NOT NULL",
+        "ALTER TABLE fleets ADD COLUMN asked_at TEXT",
+        "UPDATE fleets SET running = true WHERE name IN (SELECT fleet FROM rentals WHERE ended_at IS NULL)",
+    ):
+        connection.execute(text(statement))
+
+
 Migration = Callable[[Connection], None]
-MIGRATIONS: Mapping[int, Migration] = {1: _add_clusters_and_extras}
+MIGRATIONS: Mapping[int, Migration] = {1: _add_clusters_and_extras, 2: _add_what_was_asked}
 """Version to the step that leads to the next one. A released step is never edited."""
 
 

@@ -170,5 +170,7 @@ class Observed:
     """Creates in flight or of unknown outcome."""
     spent_usd: Decimal = Decimal(0)
     """The fleet's bill so far."""
+    spent_today_usd: Decimal = Decimal(0)
+    """Of it, since midnight of the schedule's zone, UTC without one."""
     drained: frozenset[NodeName] = frozenset()
     """Nodes that take no requests already."""

@@ -313,4 +313,10 @@ def _budget_problems(desired: Desired, observed: Observed, after: Decimal, secon
             f"{usd(observed.spent_usd)} are spent and {usd(at_ready)} would be once it is ready, "
             f"over budget.max_usd_total {usd(budget.max_usd_total)}"
         )
+    today = observed.spent_today_usd + after * Decimal(seconds) / 3600
+    if budget.max_usd_per_day is not None and today >= budget.max_usd_per_day:
+        problems.append(
+            f"{usd(observed.spent_today_usd)} are spent today and {usd(today)} would be once it is ready, "
+            f"over budget.max_usd_per_day {usd(budget.max_usd_per_day)}"
+        )
     return tuple(problems)

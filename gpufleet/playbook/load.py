@@ -13,7 +13,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 
 from gpufleet.catalog import shipped
 from gpufleet.errors import InvalidFleet
-from gpufleet.spec.model import Duration, Strict
+from gpufleet.spec.base import Strict
+from gpufleet.spec.model import Duration
 
 COMMON_INPUTS = {
     "GF_WORK": "directory on the node where gpufleet keeps its files; absolute",

@@ -19,13 +19,15 @@ from gpufleet.serving.topology import (
     TILERT_HTTP_PORT,
     VLLM_NATIVE_PORT,
     VLLM_PREFILL_PORT,
-    VLLM_ROUTER_PORT,
     Cell,
     Topology,
+    native_router_port,
 )
 from gpufleet.spec.model import Engine, Fleet
 
 _ROUTER_DEADLINE_S = 600
+_METRICS_ABOVE = 1000
+"""A vllm-router's own metrics are this many ports above its port; two of them would share its default."""
 _WORKER_STARTUP_S = 3600
 """GLM-5.1 takes longer to load than vllm-router's 600 s."""
 _PD_QUEUE_S = 1800
@@ -155,8 +157,20 @@ def pd_router_name(fleet: Fleet, decode: NodeName) -> str:
     return container_name(fleet, f"router-{decode.slug}")
 
 
+def vllm_router_port(fleet: Fleet, topology: Topology) -> int:
+    """Where the vllm-router of these nodes listens, on the first native one."""
+    return native_router_port(topology, role_image(fleet, Role.NATIVE).tag)
+
+
+def vllm_router_prefix(fleet: Fleet) -> str:
+    """What the names of this fleet's vllm-routers begin with; the port follows."""
+    return f"{container_name(fleet, 'vllm-router')}-"
+
+
 def vllm_router_launch(fleet: Fleet, topology: Topology, paths: Paths) -> Launch:
     """The proxy of the native path, on the first native node; it spreads over all prefill and native nodes.
+
+    Its name has its port, so that it can run beside the one that it follows.
 
     Its own retries are off: a request whose KV cache is on its way must not be computed a second time behind our back.
 
@@ -166,22 +180,22 @@ def vllm_router_launch(fleet: Fleet, topology: Topology, paths: Paths) -> Launch
     host = topology.native_router
     if host is None:
         raise ValueError("a fleet without native nodes has no vllm-router")
-    address = topology.addresses[host]
+    address, port = topology.addresses[host], vllm_router_port(fleet, topology)
     prefill = (f"http://{topology.addresses[n]}:{VLLM_PREFILL_PORT}" for n in topology.prefill)
     decode = (f"http://{topology.addresses[n]}:{VLLM_NATIVE_PORT}" for n in topology.native)
     argv = (
         *("vllm-router", "--vllm-pd-disaggregation", "--kv-connector", "nixl", "--policy", "round_robin"),
         *(word for url in prefill for word in ("--prefill", url)),
         *(word for url in decode for word in ("--decode", url)),
-        *("--host", address, "--port", str(VLLM_ROUTER_PORT)),
+        *("--host", address, "--port", str(port), "--prometheus-port", str(port + _METRICS_ABOVE)),
         *("--worker-startup-timeout-secs", str(_WORKER_STARTUP_S), "--request-timeout-secs", "3600"),
         *("--health-check-interval-secs", "10", "--disable-retries"),
     )
     return Launch(
-        name=container_name(fleet, "vllm-router"),
+        name=f"{vllm_router_prefix(fleet)}{port}",
         image=role_image(fleet, Role.NATIVE).tag,
         argv=argv,
-        health_url=_health(address, VLLM_ROUTER_PORT),
+        health_url=_health(address, port),
         env={"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"},
         mounts=(paths.model_dir,),
         gpus=False,

@@ -5,6 +5,7 @@ Pure: from the fleet file and the nodes' private addresses. Everything that name
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -19,7 +20,8 @@ TILERT_HTTP_PORT = 5557
 NIXL_SIDE_CHANNEL_PORT = 5600
 GATE_PORT = 8100
 """The KV gate of a prefill node, before its vLLM."""
-VLLM_ROUTER_PORT = 30000
+VLLM_ROUTER_PORTS = range(30000, 31000)
+"""One for each set of nodes that a vllm-router spreads over (`native_router_port`)."""
 WEIGHTS_SHARE_PORT = 18765
 """Where a decode node offers its converted weights to the others, on its private address."""
 
@@ -70,6 +72,17 @@ class Topology:
     def native_router(self) -> NodeName | None:
         """The node that runs vllm-router: the first native one."""
         return self.native[0] if self.native else None
+
+
+def native_router_port(topology: Topology, image: str) -> int:
+    """Where the vllm-router of just these nodes and this image listens.
+
+    It takes its nodes on its command line. One for other nodes gets a port of its own, so that both run until the last
+    stream of the old one has ended and no request is lost.
+    """
+    nodes = [(str(node), topology.addresses[node]) for node in (*topology.prefill, *topology.native)]
+    digest = hashlib.sha256(repr((image, nodes)).encode()).digest()
+    return VLLM_ROUTER_PORTS[int.from_bytes(digest[:8], "big") % len(VLLM_ROUTER_PORTS)]
 
 
 def build_topology(fleet: Fleet, addresses: Mapping[NodeName, str], *, lost: Collection[NodeName] = ()) -> Topology:

@@ -6,6 +6,7 @@ reading the file, line numbers and messages are in `gpufleet.spec.load`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from decimal import Decimal
 from enum import StrEnum
@@ -28,6 +29,8 @@ from pydantic_core import CoreSchema
 
 from gpufleet.domain.market import GpuShape
 from gpufleet.domain.nodes import NodeName, Role
+from gpufleet.spec.base import Strict
+from gpufleet.spec.schedule import Schedule
 from gpufleet.spec.values import (
     DURATION_PATTERN,
     SHAPE_PATTERN,
@@ -77,18 +80,6 @@ MOST_NODES = 512
 """Of one pool."""
 PoolName = Annotated[str, AfterValidator(check_pool_name)]
 ChannelName = Annotated[str, AfterValidator(check_channel_name)]
-
-
-class Strict(BaseModel):
-    """Base of every section: frozen, and a key it does not know is an error."""
-
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        populate_by_name=True,
-        arbitrary_types_allowed=True,
-        use_attribute_docstrings=True,
-    )
 
 
 class ProviderUse(BaseModel):
@@ -309,6 +300,8 @@ class Budget(Strict):
 
     max_usd_per_hour: Usd | None = None
     """What all nodes together may cost per hour."""
+    max_usd_per_day: Usd | None = None
+    """What it may cost from midnight to midnight of the schedule's zone, UTC without one."""
     max_usd_total: Usd | None = None
     """What the whole fleet may have cost, all rentals together."""
     max_nodes: int | None = Field(default=None, ge=1)
@@ -342,10 +335,24 @@ class Fleet(Strict):
     """The front door."""
     budget: Budget = Budget()
     """Limits."""
+    schedule: Schedule | None = None
+    """How many nodes when; left out, always the pools' counts."""
     traffic: Traffic | None = None
     """Expected requests."""
     lock: dict[str, Any] | None = None
     """Written by `up` into the lock file: what this fleet resolved to."""
+
+    def with_counts(self, counts: Mapping[str, int]) -> Fleet:
+        """The same fleet with other numbers of nodes; pools that are not named keep theirs."""
+        pools = {
+            name: pool.model_copy(update={"count": counts.get(name, pool.count)}) for name, pool in self.pools.items()
+        }
+        return self.model_copy(update={"pools": pools})
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Nodes per pool."""
+        return {name: pool.count for name, pool in self.pools.items()}
 
     def role_of(self, pool: str) -> Role:
         """The role of a pool: its own, or that of its name."""

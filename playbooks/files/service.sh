@@ -7,6 +7,7 @@
 #   service.sh stop NAME          end it; it stays ended. One that is not there has ended already
 #   service.sh state NAME         running RESTARTS | created | exited CODE | restarting CODE | gone
 #   service.sh log NAME LINES     its last lines
+#   service.sh names              those that are there, one a line
 #
 # For docker, GF_RUN_ARGV is its whole command line; inside, the program's, with GF_RUN_ENV (shell text) for its environment.
 set -eu
@@ -39,6 +40,10 @@ docker_state() {
 
 docker_log() {
   docker logs --tail "$2" "$1"
+}
+
+docker_names() {
+  docker ps --format '{{.Names}}'
 }
 
 inside_is() {
@@ -81,6 +86,12 @@ inside_state() {
 
 inside_log() {
   tail -n "$2" "$GF_WORK/run/$1/log"
+}
+
+inside_names() {
+  for dir in "$GF_WORK"/run/*/; do
+    if [ -d "$dir" ]; then basename "$dir"; fi
+  done
 }
 
 command=$1

@@ -52,10 +52,28 @@ _NEW_IN_2 = {
 }
 
 
+def _back_to_version_2(connection: Connection) -> None:
+    for column in ("running", "asked", "asked_at"):
+        connection.execute(text(f"alter table fleets drop column {column}"))
+    connection.execute(text("update schema_version set version = 2"))
+
+
+def test_a_fleet_of_version_2_that_has_rentals_is_to_run(location: Path | str) -> None:
+    with Store.open(location) as store:
+        rent(store)
+        for name in ("f", "idle"):
+            store.save_fleet(name, "text", "fleet.yaml")
+        with store._db.write() as connection:
+            _back_to_version_2(connection)
+    with Store.open(location) as store:
+        assert {fleet.name: fleet.running for fleet in store.fleets()} == {"f": True, "idle": False}
+
+
 def _back_to_version_1(connection: Connection) -> None:
     for table, columns in _NEW_IN_2.items():
         for column in columns:
             connection.execute(text(f"alter table {table} drop column {column}"))
+    _back_to_version_2(connection)
     connection.execute(text("drop table facts"))
     connection.execute(text("update schema_version set version = 1"))
 

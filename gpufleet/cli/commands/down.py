@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -17,12 +19,17 @@ from gpufleet.cli.options import (
 )
 from gpufleet.cli.work import confirm, watched
 from gpufleet.domain.status import Bill
+from gpufleet.errors import UsageError
 
 
 def command(
     fleet: FleetArgument = None,
     *,
     file: FileOption = None,
+    pool: Annotated[
+        str | None, typer.Option("--pool", metavar="POOL", help="Only nodes of this pool; the rest serves on.")
+    ] = None,
+    keep: Annotated[int, typer.Option("--keep", min=0, max=512, help="With --pool: how many of them stay.")] = 0,
     yes: YesOption = False,
     output: OutputOption = OutputFormat.TEXT,
     _debug: DebugOption = False,
@@ -30,9 +37,14 @@ def command(
     """Remove everything the fleet rents, and print the bill.
 
     Ends only when the provider confirms that nothing is left. Exit code 6 when it could not: run it again. Works from
-    what was last brought up when the fleet file is gone or broken.
+    what was last brought up when the fleet file is gone or broken. With --pool it is gpufleet scale POOL=KEEP, which
+    never rents.
     """
     from gpufleet.engine import api
+
+    if pool is not None:
+        _shrink(fleet_file(fleet, file), pool, keep, output, yes=yes)
+        return
 
     began = datetime.now(UTC)
     with watched(fleet_file(fleet, file), recover=True) as (session, view):
@@ -41,6 +53,18 @@ def command(
             bill = api.down(session)
         name = session.fleet.name
     _show_bill(name, bill, output, since=began)
+
+
+def _shrink(path: Path, pool: str, keep: int, output: OutputFormat, *, yes: bool) -> None:
+    from gpufleet.cli.commands.scale import scale
+
+    with watched(path) as (session, view):
+        running = session.fleet.counts.get(pool, keep)
+        if keep > running:
+            raise UsageError(
+                f"{pool} has {running} nodes, and down rents none", hint=f"gpufleet scale {path} {pool}={keep}"
+            )
+        scale(session, view, {pool: keep}, output, yes=yes)
 
 
 def _agree(bill: Bill, fleet: str, command: str, *, yes: bool) -> None:

@@ -41,14 +41,14 @@ def command(
     with watched(fleet_file(fleet, file)) as (session, view):
         api.check(session)
         plan = api.make_plan(session)
-        _agree(session, plan, yes=yes)
+        agree(session, plan, yes=yes, command=f"gpufleet up {session.path} --yes")
         view.quiet = not plan.changes
         with view:
             status = api.up(session, plan)
     show_status(status, output)
 
 
-def _agree(session: Session, plan: Plan, *, yes: bool) -> None:
+def agree(session: Session, plan: Plan, *, yes: bool, command: str) -> None:
     """Show the plan on stderr and have it accepted. Without changes there is nothing to ask: the run only checks."""
     from gpufleet.domain.money import usd_per_hour
     from gpufleet.reporting.console import stderr
@@ -63,6 +63,6 @@ def _agree(session: Session, plan: Plan, *, yes: bool) -> None:
     confirm(
         f"Go on, for {price}?",
         yes=yes,
-        consequence=f"up would run {session.fleet.name} for {price}",
-        command=f"gpufleet up {session.path} --yes",
+        consequence=f"this would run {session.fleet.name} for {price}",
+        command=command,
     )

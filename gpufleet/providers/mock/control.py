@@ -1,4 +1,4 @@
-"""What only an observer of the mock market may do: look at its processes and end everything."""
+"""What only the mock market itself may do: look at all of its processes, take a rental back, end everything."""
 
 from __future__ import annotations
 
@@ -37,6 +37,14 @@ def stop_all(directory: Path) -> None:
         billing.settle(directory, market, now)
         memory.save(market)
         processes.end(_roots(directory))
+
+
+def preempt(directory: Path, instance_id: str) -> None:
+    """Take one rental back now, as a market does with spot instances: its processes end, its meter goes on."""
+    memory = document(directory.resolve())
+    with memory.locked() as market:
+        market.rentals[instance_id].preempted_after_seconds = 0.0
+        memory.save(market)
 
 
 def _roots(directory: Path) -> list[str]:

@@ -18,7 +18,7 @@ def check_secret_files(fleet: Fleet, base: Path) -> Iterator[Problem]:
     Args:
         base: where relative paths start, the fleet file's folder.
     """
-    for loc, secret in _secrets(fleet):
+    for loc, secret in secrets(fleet):
         if secret.kind == "file" and _is_open(secret.path(base)):
             yield Problem(
                 f"{'.'.join(map(str, loc))}: others on this machine can read {secret.name}",
@@ -28,7 +28,8 @@ def check_secret_files(fleet: Fleet, base: Path) -> Iterator[Problem]:
             )
 
 
-def _secrets(fleet: Fleet) -> Iterator[tuple[Loc, SecretRef]]:
+def secrets(fleet: Fleet) -> Iterator[tuple[Loc, SecretRef]]:
+    """Every secret that the file refers to outside of provider sections, and where."""
     if fleet.model.hf_token:
         yield ("model", "hf_token"), fleet.model.hf_token
     for key in ("access_key", "secret_key"):
