@@ -55,14 +55,14 @@ def program_path(folder: str) -> str:
 def gate_launch(fleet: Fleet, topology: Topology, node: NodeName, folder: str) -> Launch:
     """The gate of a prefill node, run by the Python of the node's own image.
 
-    Ranks reach its relays at the node's address, since they are on the same node.
+    Its relays listen on loopback, the gate's default: vLLM's ranks are on the same node, and share its network.
     """
     address = topology.addresses[node]
     token_bytes = model(fleet.model.id).kv_bytes_per_token[engine_of(fleet, node).kv_cache_dtype]
     argv = (
         *("python3", program_path(folder)),
         *("--listen", f"{address}:{GATE_PORT}", "--upstream", f"http://{address}:{VLLM_PREFILL_PORT}"),
-        *("--relay-host", address, "--state", f"{folder}/{fleet.name}.busy"),
+        *("--state", f"{folder}/{fleet.name}.busy"),
         *("--priority", str(_AHEAD), "--token-bytes", str(token_bytes)),
         *("--deadline-queue", str(_PATIENCE_S), "--deadline-handover", str(_PATIENCE_S)),
     )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
+import httpx
 import pytest
 
 from gpufleet.providers.mock import lifecycle
@@ -13,7 +15,7 @@ from gpufleet.providers.mock.market import document
 from tests.e2e.conftest import _network
 from tests.e2e.small import assert_down_and_even, fault
 from tests.e2e.test_gate import ask_many, gated_fleet
-from tests.e2e.world import World, eventually, world
+from tests.e2e.world import CHAT_KEY, World, eventually, world
 
 
 @pytest.fixture(scope="module")
@@ -48,20 +50,28 @@ def assert_all_cells_answer(made: World, decode: int = 3) -> None:
     assert {by for by, _ in answers} == {f"cell-decode-{i}" for i in range(decode)}
 
 
+def ask_for_long(made: World) -> str:
+    """A stream that goes on for seconds: ``whole``, or what came last."""
+    body = {"model": "glm5", "messages": [{"role": "user", "content": "count to 900"}], "max_tokens": 5000}
+    headers = {"authorization": f"Bearer {CHAT_KEY}"}
+    reply = httpx.post(f"{made.url}/v1/chat/completions", json=body, headers=headers, timeout=120)
+    said = reply.json()["choices"][0]["message"]["content"] if reply.status_code == 200 else reply.text
+    return "whole" if said == " ".join(map(str, range(1, 901))) else said[-200:]
+
+
 def feeders(made: World) -> dict[str, str]:
     return {cell["nodes"][0]: cell["nodes"][1] for cell in made.json("status")["cells"]}
 
 
 def lose(made: World, node: str) -> None:
     """The provider takes a node back."""
-    lost = next(n["instance_id"] for n in made.json("status")["nodes"] if n["node"] == node)
+    lost = {n["node"]: n["instance_id"] for n in made.json("status")["nodes"]}[node]
     memory = document(made.market.resolve())
     with memory.locked() as market:
         market.rentals[lost].terminate_at, market.rentals[lost].terminating_seconds = datetime.now(UTC), 0.0
         assert lifecycle.ends_at(market.rentals[lost])
         memory.save(market)
-    gone = lambda: made.json("status")["nodes"][0]["state"] and lost not in running_ids(made)  # noqa: E731
-    eventually(gone, what=f"{node} is gone")
+    eventually(lambda: lost not in running_ids(made), what=f"{node} is gone")
 
 
 def running_ids(made: World) -> set[str]:
@@ -78,7 +88,11 @@ def test_another_prefill_node_takes_over_its_share_and_the_old_router_is_ended(f
     resize(fleet, 2)
     moved = {a["node"]: a["changes"] for a in fleet.json("plan")["actions"] if a["kind"] == "update"}
     assert moved == {"decode/1": [{"field": "cell.prefill", "before": "prefill/0", "after": "prefill/1"}]}
-    fleet.ok("up", "--yes")
+    with ThreadPoolExecutor(3) as pool:
+        running = [pool.submit(ask_for_long, fleet) for _ in range(3)]
+        eventually(lambda: sum(c["active"] or 0 for c in fleet.json("status")["cells"]) == 3, what="three streams")
+        fleet.ok("up", "--yes")
+        assert {stream.result() for stream in running} == {"whole"}
     assert "gf-test-router-decode-1" not in services(fleet, "prefill/0")
     assert services(fleet, "prefill/1") == {"gf-test-prefill-1", "gf-test-gate", "gf-test-router-decode-1"}
     assert feeders(fleet) == {"decode/0": "prefill/0", "decode/1": "prefill/1", "decode/2": "prefill/0"}

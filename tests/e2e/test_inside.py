@@ -69,6 +69,16 @@ def test_a_program_that_dies_is_started_again(inside: World) -> None:
     assert inside.json("ask", "--channel", "batch", "count to 5")["text"]
 
 
+def test_a_cell_moves_to_another_gated_prefill_node_and_its_old_router_stays_ended(inside: World) -> None:
+    inside.fleet["pools"]["prefill"]["count"] = 2
+    inside.write()
+    inside.ok("up", "--yes")
+    run = node_root(inside, "prefill/0") / "work/run"
+    assert (run / "gf-test-router-decode-1/stopped").exists()
+    assert not (run / "gf-test-router-decode-0/stopped").exists()
+    assert {what for _, what in ask_many(inside, 6)} == {"own"}
+
+
 def test_its_files_are_private(inside: World) -> None:
     run = node_root(inside, "decode/0") / "work/run/gf-test-decode-0"
     assert {path.stat().st_mode & 0o077 for path in run.iterdir()} == {0}

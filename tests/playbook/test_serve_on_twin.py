@@ -73,6 +73,13 @@ def test_a_command_line_that_docker_refuses_is_reported(loaded: Twin) -> None:
         )
 
 
+def test_a_program_is_stopped_and_one_that_is_not_there_has_ended_already(loaded: Twin) -> None:
+    serve(loaded, "one")
+    for _ in range(2):
+        loaded.run("stop", GF_RUNTIME="docker", GF_SERVICE="gf-fleet-native-0")
+        assert _containers() == []
+
+
 def test_cleanup_removes_this_fleets_containers_and_no_others(loaded: Twin) -> None:
     serve(loaded, "theirs", fleet="other")
     loaded.run("cleanup")
