@@ -24,6 +24,7 @@ from gpufleet.serving.inside import image_environment, process_environment
 from gpufleet.serving.launch import Launch
 from gpufleet.serving.store import RCLONE_VERSION, store_place
 from gpufleet.serving.topology import WEIGHTS_SHARE_PORT, Cell, Topology
+from gpufleet.spec.feeding import gated_nodes
 from gpufleet.spec.model import Fleet
 
 DRAIN_SECONDS = 300.0
@@ -236,6 +237,15 @@ class NodeJobs:
         }[self.role]
         launch = build(self.fleet, topology, self.node, self._paths)
         return with_rdma(launch) if self.rdma else launch
+
+    def launches(self, topology: Topology) -> list[Launch]:
+        """Everything that runs on the node: the main process first, then the KV gate and the routers."""
+        own = [commands.pd_router_launch(self.fleet, c, self._paths) for c in topology.cells if c.prefill == self.node]
+        if self.node in gated_nodes(self.fleet):
+            own.insert(0, gate.gate_launch(self.fleet, topology, self.node, self._gate_dir))
+        if self.node == topology.native_router:
+            own.append(commands.vllm_router_launch(self.fleet, topology, self._paths))
+        return [self.launch(topology), *own]
 
     def serve(self, topology: Topology) -> CompiledJob:
         """Start the role's main process and wait until it is healthy."""

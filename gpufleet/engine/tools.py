@@ -111,6 +111,7 @@ def _run_folder(rental: Rental) -> str:
 def render(session: Session, what: str, node: NodeName | None) -> str:
     """What would run: ``launch`` of a node, ``haproxy``, or a playbook's script.
 
+    A launch has a line for each program: the main one first, then the node's gate and routers.
     Addresses of nodes that are not rented yet are placeholders from 10.0.0.0/16.
 
     Raises:
@@ -127,7 +128,7 @@ def render(session: Session, what: str, node: NodeName | None) -> str:
         rental = session.rental_of(node)
         runtime = rental.runtime if rental else Runtime.DOCKER
         jobs = NodeJobs(session.fleet, node, _workdir(session, node), runtime=runtime)
-        return shlex.join(jobs.command_line(jobs.launch(topology))) + "\n"
+        return "".join(f"{shlex.join(jobs.command_line(launch))}\n" for launch in jobs.launches(topology))
     if what not in names("playbooks"):
         known = ", ".join(["launch", "haproxy", *names("playbooks")])
         raise UsageError(f"there is nothing to render called '{what}'", hint=f"there is: {known}")

@@ -130,6 +130,14 @@ def test_status_tells_what_the_gate_handed_over(gated: World) -> None:
     assert "prefill/0" in gated.ok("status").partition("gate")[2]
 
 
+def test_render_shows_every_program_of_the_prefill_node(gated: World) -> None:
+    vllm, gate, *routers = gated.ok("render", "fleet.yaml", "launch", "prefill/0").splitlines()
+    assert "--scheduling-policy priority" in vllm
+    host = address(gated, "prefill/0")
+    assert f"--listen {host}:{GATE} --upstream http://{host}:{VLLM}" in gate
+    assert [f"--vllm-url http://{host}:{GATE}" in router for router in routers] == [True] * 3
+
+
 def test_past_the_gate_the_same_requests_get_each_others_answers(gated: World) -> None:
     with past_the_gate(gated):
         eventually(lambda: "foreign" in {what for _, what in ask_many(gated, 36)}, what="a mixed-up answer")
