@@ -45,7 +45,7 @@ def services(made: World, node: str) -> set[str]:
 
 
 def assert_all_cells_answer(made: World, decode: int = 3) -> None:
-    answers = ask_many(made, 6 * decode)
+    answers = ask_many(made, 4 * decode)
     assert {what for _, what in answers} == {"own"}
     assert {by for by, _ in answers} == {f"cell-decode-{i}" for i in range(decode)}
 

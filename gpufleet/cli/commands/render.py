@@ -20,7 +20,8 @@ def command(
 ) -> None:
     """Print what would run: a script, a launch command, haproxy.cfg.
 
-    WHAT is launch (a line for each program of a node, its gate and routers too), haproxy, or the name of a playbook; NODE is where it would run. Secrets are left out.
+    WHAT is launch (a line for each program of a node), haproxy, or the name of a playbook; NODE is where it would run.
+    Secrets are left out.
     """
     from gpufleet.engine import api
 
