@@ -23,7 +23,9 @@ from gpufleet.engine.weights import handovers, hf_token, private_ip, store_keys
 from gpufleet.errors import GpufleetError, Interrupted
 from gpufleet.ledger.records import Rental
 from gpufleet.playbook.job import CompiledJob
-from gpufleet.serving.settings import cell_settings, fed_by, node_settings
+from gpufleet.serving.commands import pd_router_name
+from gpufleet.serving.gate import gate_name
+from gpufleet.serving.settings import cell_settings, fed_by, had_gate, node_settings
 from gpufleet.serving.topology import Cell, Topology, build_topology, cell_name
 from gpufleet.spec.feeding import gated_nodes
 
@@ -129,6 +131,8 @@ class BringUp:
         serve = self._job(f"serve {node}", node, "serve", lambda: self.jobs(node).serve(self.topology()), needs)
         if node in gated_nodes(self.session.fleet):
             self._task(f"gate {node}", node, lambda: self._open_gate(node), [serve])
+        elif target.held and had_gate(target.held.settings):
+            self._task(f"gate {node}", node, lambda: self._end_program(node, gate_name(self.session.fleet)), [serve])
 
     def _acquire(self, target: Target) -> None:
         watch = self.watches[target.node]
@@ -214,12 +218,24 @@ class BringUp:
         return [self._task(f"leave {target.node}", target.node, lambda: self._leave(target.node, former))]
 
     def _leave(self, decode: NodeName, former: NodeName) -> None:
-        """End a pd_router once its streams have ended; on a node that ends itself it ends with it."""
+        """End a pd_router once its streams have ended."""
         drain(self.session, {cell_name(decode)})
-        feeder = self.targets.get(former)
-        if feeder and feeder.held and not self.session.stop.is_set():
-            job = self.acquirer.jobs(feeder.held).stop_pd_router(decode)
-            self.acquirer.run(feeder.held, job, self.watches[decode])
+        if not self.session.stop.is_set():
+            self._end_program(former, pd_router_name(self.session.fleet, decode))
+
+    def forget_cell(self, rental: Rental) -> None:
+        """The decode node ends: so does its pd_router, where the prefill node that feeds it stays."""
+        former = fed_by(rental.settings)
+        if former and former in self.targets and rental.node not in self.targets:
+            name = pd_router_name(self.session.fleet, rental.node)
+            self._task(f"forget {rental.node}", former, lambda: self._end_program(former, name), ["end"])
+
+    def _end_program(self, node: NodeName, name: str) -> None:
+        """End one program of a node that stays; on one that ends it ends with it."""
+        target = self.targets.get(node)
+        if target and target.held:
+            job = self.acquirer.jobs(target.held).stop(name)
+            self.acquirer.run(target.held, job, self.watches[node])
 
     def _open_gate(self, node: NodeName) -> None:
         jobs, watch = self.jobs(node), self.watches[node]

@@ -280,9 +280,8 @@ class NodeJobs:
             GF_GRACE=str(int(DRAIN_SECONDS)),
         )
 
-    def stop_pd_router(self, decode: NodeName) -> CompiledJob:
-        """End the pd_router of a decode node that another prefill node feeds from now on."""
-        name = commands.pd_router_name(self.fleet, decode)
+    def stop(self, name: str) -> CompiledJob:
+        """End a program for good."""
         return self._compile("stop", suffix=name, GF_RUNTIME=self.runtime, GF_SERVICE=name)
 
     def hello(self, cell: Cell) -> CompiledJob:

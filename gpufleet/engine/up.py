@@ -82,6 +82,8 @@ def _work_on(session: Session, acquirer: Acquirer, plan: Plan) -> tuple[BringUp,
     if alone:
         backends = backends_of(session, {rental.node for rental in alone})
         work.graph.add("end", lambda: _drain_and_end(session, plan, alone, backends))
+    for rental in unwanted:
+        work.forget_cell(rental)
     return work, work.run()
 
 

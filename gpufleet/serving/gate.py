@@ -11,6 +11,7 @@ from gpufleet.catalog.facts import model
 from gpufleet.domain.nodes import NodeName, Role
 from gpufleet.gate.bundle import bundle
 from gpufleet.serving.agree import engine_of
+from gpufleet.serving.commands import container_name
 from gpufleet.serving.images import role_image
 from gpufleet.serving.launch import Launch
 from gpufleet.serving.topology import GATE_PORT, VLLM_PREFILL_PORT, Topology
@@ -52,6 +53,11 @@ def program_path(folder: str) -> str:
     return f"{folder}/gate-{program().digest}.pyz"
 
 
+def gate_name(fleet: Fleet) -> str:
+    """What the gate is called on its node."""
+    return container_name(fleet, "gate")
+
+
 def gate_launch(fleet: Fleet, topology: Topology, node: NodeName, folder: str) -> Launch:
     """The gate of a prefill node, run by the Python of the node's own image.
 
@@ -67,7 +73,7 @@ def gate_launch(fleet: Fleet, topology: Topology, node: NodeName, folder: str) -
         *("--deadline-queue", str(_PATIENCE_S), "--deadline-handover", str(_PATIENCE_S)),
     )
     return Launch(
-        name=f"gf-{fleet.name}-gate",
+        name=gate_name(fleet),
         image=role_image(fleet, Role.PREFILL).tag,
         argv=argv,
         health_url=f"http://{address}:{GATE_PORT}{GATE_HEALTH}",

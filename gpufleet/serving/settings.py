@@ -13,6 +13,8 @@ from gpufleet.spec.model import Engine, Fleet
 
 FED_BY = "cell.prefill"
 ROUTER_PORT = "cell.port"
+GATE = "gate"
+OFF = "off"
 
 
 def node_settings(fleet: Fleet, node: NodeName) -> dict[str, str]:
@@ -43,11 +45,16 @@ def fed_by(settings: Mapping[str, str]) -> NodeName | None:
     return NodeName.parse(settings[FED_BY]) if FED_BY in settings else None
 
 
+def had_gate(settings: Mapping[str, str]) -> bool:
+    """Whether a prefill node had a KV gate when these settings were noted."""
+    return settings.get(GATE, OFF) != OFF
+
+
 def _gate(fleet: Fleet, node: NodeName) -> dict[str, str]:
     """Of a prefill node; the gate's own version with it."""
     if fleet.role_of(node.pool) is not Role.PREFILL:
         return {}
-    return {"gate": program().digest if fleet.pools[node.pool].gate else "off"}
+    return {GATE: program().digest if fleet.pools[node.pool].gate else OFF}
 
 
 def _cell(fleet: Fleet, node: NodeName) -> dict[str, str]:

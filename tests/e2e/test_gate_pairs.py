@@ -116,10 +116,27 @@ def test_its_decode_nodes_go_back_when_the_file_wants_it_no_more(fleet: World) -
     assert fleet.run("up", "--yes").stderr.startswith("nothing to change")
 
 
+def test_the_router_of_a_decode_node_that_ends_is_ended_too(fleet: World) -> None:
+    fleet.fleet["pools"]["decode"]["count"] = 1
+    resize(fleet, 1)
+    fleet.ok("up", "--yes")
+    assert services(fleet, "prefill/0") == {"gf-test-prefill-0", "gf-test-gate", "gf-test-router-decode-0"}
+    assert_all_cells_answer(fleet, decode=1)
+
+
+def test_a_gate_that_the_file_wants_no_more_is_ended(fleet: World) -> None:
+    del fleet.fleet["pools"]["prefill"]["gate"]
+    fleet.write()
+    fleet.ok("up", "--yes")
+    assert services(fleet, "prefill/0") == {"gf-test-prefill-0", "gf-test-router-decode-0"}
+    assert_all_cells_answer(fleet, decode=1)
+
+
 def test_down_leaves_nothing(fleet: World) -> None:
     assert_down_and_even(fleet)
 
 
+@pytest.mark.slow
 def test_decode_nodes_of_a_prefill_node_that_cannot_be_had_are_fed_by_the_others(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:

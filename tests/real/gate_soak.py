@@ -36,7 +36,7 @@ HOST = "127.77.0.{}"
 VLLM, GATE, CTRL, HTTP = 8000, 8100, 35556, 35557
 GATE_FLAGS = [
     "--settle",
-    "1",
+    "3",
     "--quarantine",
     "0.3",
     "--deadline-connect",
