@@ -18,6 +18,7 @@ from gpufleet.domain.nodes import NodeName
 from gpufleet.engine.admission import admitted
 from gpufleet.engine.keys import new_key
 from gpufleet.engine.listing import Listing, read
+from gpufleet.engine.patience import patiently
 from gpufleet.engine.quotes import still_offered
 from gpufleet.engine.release import ask_end, decide_end
 from gpufleet.engine.sending import intent_of, send_once
@@ -59,6 +60,10 @@ def rent_cluster(
         NodeFailed: the cluster did not come up whole; its end is decided.
         Interrupted: the user asked to stop; the next run goes on.
     """
+    return patiently(session, wanted.nodes[0], lambda: _rent_once(session, provider, listing, wanted))
+
+
+def _rent_once(session: Session, provider: Provider, listing: Listing, wanted: WantedCluster) -> dict[NodeName, Rental]:
     limit = wanted.max_usd_per_hour
     with admitted(session, provider, wanted.offer, nodes=len(wanted.nodes), operation="create_cluster"):
         key_ref = session.ssh_key_ref(provider, wanted.ssh_public_key)

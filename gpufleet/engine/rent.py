@@ -7,12 +7,12 @@ the provider's settle window.
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
+from functools import partial
 
 from gpufleet.domain.market import Instance, Offer, Runtime
 from gpufleet.domain.money import usd_per_hour
@@ -21,6 +21,7 @@ from gpufleet.engine.admission import admitted
 from gpufleet.engine.clusters import clear_up_cluster
 from gpufleet.engine.keys import new_key
 from gpufleet.engine.listing import Listing, read
+from gpufleet.engine.patience import patiently
 from gpufleet.engine.quotes import still_offered
 from gpufleet.engine.release import ask_end, decide_end
 from gpufleet.engine.sending import intent_of, send_again, send_once
@@ -34,19 +35,10 @@ from gpufleet.providers.errors import (
     AmbiguousOutcome,
     CapacityError,
     InstanceNotFound,
-    NotSent,
     PriceChanged,
-    RateLimited,
 )
 from gpufleet.serving.inside import image_of, start_of
 
-_PATIENCE_SECONDS = 300.0
-"""How long a create that was surely refused before processing (429, connection refused) is made again, each time later
-and with a new key. A provider that asks for a longer wait has refused it, for this run."""
-_LATER = 1.5
-_LEAST_PAUSE = 0.1
-_NOT_SENT_PAUSE = 0.5
-_LONGEST_PAUSE = 60.0
 _LEAST_LOOKUPS = 3
 
 
@@ -75,7 +67,8 @@ def rent(session: Session, provider: Provider, listing: Listing, wanted: Wanted)
     last: ProviderRefused | None = None
     for offer in wanted.offers:
         try:
-            return _rent_offer(session, provider, listing, wanted, offer)
+            create = partial(_create_once, session, provider, listing, wanted, offer)
+            return patiently(session, wanted.node, create)
         except (CapacityError, PriceChanged) as refusal:
             session.store.log_event(session.fleet.name, wanted.node, "offer-refused", _told(offer, refusal))
             last = refusal
@@ -86,22 +79,6 @@ def rent(session: Session, provider: Provider, listing: Listing, wanted: Wanted)
 
 def _told(offer: Offer, refusal: ProviderRefused) -> dict[str, str]:
     return {"offer": offer.offer_id, "kind": type(refusal).__name__, "message": refusal.message}
-
-
-def _rent_offer(session: Session, provider: Provider, listing: Listing, wanted: Wanted, offer: Offer) -> Rental:
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    for attempt in itertools.count():
-        if session.stop.is_set():
-            raise Interrupted("interrupted before renting the next node", where=str(wanted.node))
-        try:
-            return _create_once(session, provider, listing, wanted, offer)
-        except (RateLimited, NotSent) as refusal:
-            asked = max(_LEAST_PAUSE, refusal.retry_after) if isinstance(refusal, RateLimited) else _NOT_SENT_PAUSE
-            pause = max(asked, min(asked * _LATER**attempt, _LONGEST_PAUSE))
-            if time.monotonic() + pause > deadline:
-                raise
-            session.stop.wait(pause)
-    raise AssertionError("unreachable")
 
 
 def _create_once(session: Session, provider: Provider, listing: Listing, wanted: Wanted, offer: Offer) -> Rental:

@@ -52,7 +52,8 @@ def main() -> int:
             if wrong:
                 failed += 1
                 print(f"FAILED {trial.command}\n{wrong}", file=sys.stderr)
-    print(f"{len(matrix)} trials over {len(seeds)} seeds in {time.monotonic() - began:.0f} s: {failed} failed")
+    print(f"{len(matrix)} trials over {len(seeds)} seeds in {time.monotonic() - began:.0f} s: {failed} failed "
+          "(leaked, rented twice, billed otherwise, or not brought to an end)")  # fmt: skip
     return 1 if failed else 0
 
 

@@ -1,42 +1,52 @@
-"""What `up` and `down` do about money, in their order, without what they do on nodes."""
+"""`up`, `scale` and `down` themselves, on nodes that are left alone: what runs on a node costs nothing more.
+
+Everything about money is the program's own: plan, task graph, create calls, ends, locks and the ledger. Connections,
+jobs and the front door are taken out, and count as having succeeded at once.
+"""
 
 from __future__ import annotations
 
-from gpufleet.engine.down import _decide, _find_and_decide, _look_once_more
-from gpufleet.engine.observe import plan_now
-from gpufleet.engine.release import ask_end, confirm_gone, decide_end, ending
-from gpufleet.engine.rent import Wanted, rent
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from gpufleet.domain.status import Serving
+from gpufleet.engine import api, down, status, up
+from gpufleet.engine.acquire import Acquirer
+from gpufleet.engine.bringup import BringUp
 from gpufleet.engine.session import Session
-from gpufleet.engine.sweep import sweep
-from gpufleet.engine.up import _offers, _unwanted
-from gpufleet.errors import StillBilling
-from gpufleet.planning.model import ActionKind
-from tests.providers.places import PUBLIC_KEY
+from gpufleet.engine.watch import NodeWatch
+from gpufleet.ledger.records import Rental
+from gpufleet.planning.model import Plan
 
 
-def up(session: Session) -> None:
-    listings = sweep(session)
-    plan = plan_now(session)
-    for rental in (unwanted := _unwanted(session, plan)):
-        decide_end(session, rental, "not wanted any more")
-    ask_end(session, unwanted)
-    for action in plan.actions:
-        if action.kind in {ActionKind.CREATE, ActionKind.REPLACE} and action.offer:
-            offers = _offers(session, action, action.offer.region)
-            wanted = Wanted(action.node, offers, None, 100, None, PUBLIC_KEY)
-            provider = session.provider_named(action.provider)
-            rent(session, provider, listings[action.provider], wanted)
-    if ending(session):
-        confirm_gone(session, give_up=20.0)
-    if plan.problems:
-        raise StillBilling(str(plan.problems))
+def bring_up(session: Session) -> None:
+    api.up(session, api.make_plan(session))
 
 
-def down(session: Session) -> None:
-    providers = session.owing_providers()
-    _find_and_decide(session, providers)
-    confirm_gone(session, give_up=20.0)
-    _look_once_more(session, providers)
-    _decide(session)
-    if session.store.open_intents(session.fleet.name):
-        raise StillBilling("create calls are unclear")
+def scale(session: Session, counts: Mapping[str, int]) -> None:
+    api.scale(session, api.plan_scaled(session, counts))
+
+
+def take_down(session: Session) -> None:
+    api.down(session)
+
+
+def leave_nodes_alone(patch: pytest.MonkeyPatch) -> None:
+    """Take out what needs a machine behind a rental."""
+    patch.setattr(Acquirer, "_come_up", _come_up)
+    patch.setattr(Acquirer, "run", lambda *_: None)
+    patch.setattr(up, "_open", _open)
+    patch.setattr(down, "close_front", lambda *_: None)
+    patch.setattr(status, "fleet_status", lambda *_, **__: None)
+
+
+def _come_up(acquirer: Acquirer, rental: Rental, watch: NodeWatch) -> Rental:
+    running = acquirer._wait_running(rental)
+    return replace(running, private_ip=running.private_ip or "127.0.0.1")
+
+
+def _open(session: Session, work: BringUp, plan: Plan) -> None:
+    for rental in work.rentals.values():
+        session.store.set_serving(rental.provider, rental.instance_id, Serving.READY)

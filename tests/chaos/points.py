@@ -4,81 +4,86 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 from gpufleet.engine.session import Session
 from gpufleet.ledger.database import Database
-from gpufleet.providers.base import Capabilities
-from tests.engine.market import Odd, provider_of, take_the_place_of
+from gpufleet.providers.mock.provider import MockProvider
+from tests.engine.market import provider_of
 
-CALLS = ("whoami", "offers", "create", "get", "inventory", "terminate")
+CALLS = (
+    *("whoami", "offers", "create", "get", "inventory", "terminate"),
+    *("create_cluster", "clusters", "cluster", "delete_cluster", "extras", "delete_extra", "ensure_ssh_key"),
+)
 
 
 @dataclass
 class Points:
-    """Counts points, and kills this process at one of them."""
+    """Counts points, and kills this process at one of them. Threads come to theirs in any order."""
 
     kill_at: int = 0
     """0: never."""
     after: bool = False
     seen: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @contextmanager
     def point(self) -> Iterator[None]:
-        self.seen += 1
-        here = self.seen == self.kill_at
+        here = self.comes()
         if here and not self.after:
-            os.kill(os.getpid(), signal.SIGKILL)
+            die()
         yield
         if here:
-            os.kill(os.getpid(), signal.SIGKILL)
+            die()
+
+    def comes(self) -> bool:
+        """Count one; whether it is the one."""
+        with self._lock:
+            self.seen += 1
+            return self.seen == self.kill_at
 
 
-class Watched(Odd):
-    """The market, with a point around each call; looked at without its pauses."""
-
-    def __init__(self, real: Any, points: Points) -> None:
-        super().__init__(real)
-        self.points = points
-
-    @property
-    def caps(self) -> Capabilities:
-        return replace(self.real.caps, poll_seconds=0.005)
-
-    def __getattribute__(self, name: str) -> Any:
-        if name not in CALLS:
-            return super().__getattribute__(name)
-        call = getattr(self.real, name)
-        points = self.points
-
-        def watched(*arguments: Any) -> Any:
-            with points.point():
-                return call(*arguments)
-
-        return watched
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def watch(session: Session, points: Points, patch: pytest.MonkeyPatch) -> None:
-    """Put points around every commit of the ledger and every call to the fleet's provider."""
+    """Put points around every commit of the ledger and every call to the fleet's provider, and leave out its pauses."""
     write = Database.write
 
     @contextmanager
-    def watched(self: Database) -> Iterator[Any]:
+    def watched_write(self: Database) -> Iterator[Any]:
         with write(self) as connection:
             yield connection
-            if points.seen + 1 == points.kill_at and not points.after:
-                os.kill(os.getpid(), signal.SIGKILL)  # all is said, and nothing is committed
-        with points.point():
-            pass
+            here = points.comes()
+            if here and not points.after:
+                die()  # all is said, and nothing is committed
+        if here:
+            die()
 
-    patch.setattr(Database, "write", watched)
-    take_the_place_of(session, Watched(provider_of(session), points))
+    patch.setattr(Database, "write", watched_write)
+    provider = provider_of(session)
+    for name in CALLS:
+        if (call := getattr(provider, name, None)) is not None:
+            patch.setattr(provider, name, _watched(call, points), raising=False)
+    caps = MockProvider.caps.fget
+    assert caps is not None
+    patch.setattr(MockProvider, "caps", property(lambda self: replace(caps(self), poll_seconds=0.005)))
+
+
+def _watched(call: Callable[..., Any], points: Points) -> Callable[..., Any]:
+    def watched(*arguments: Any) -> Any:
+        with points.point():
+            return call(*arguments)
+
+    return watched
 
 
 def in_a_child(work: Callable[[], int]) -> int:

@@ -154,6 +154,16 @@ def test_a_drained_server_stays_drained(place: Place) -> None:
     assert [server.status for server in place.api.servers()] == ["DRAIN"]
 
 
+def test_a_drained_server_that_has_moved_is_found_at_its_new_port(place: Place, native: Backend) -> None:
+    """HAProxy's state file would bring back the port that the server had when it was drained."""
+    (server,) = place.config.native
+    place.up(native=(replace(server, port=free_address()[1]),))
+    place.api.drain("native")
+    place.up(native=(server,))
+    place.api.ready("native")
+    until(lambda: place.ask().status_code == 200, "it answers at its new port")
+
+
 def test_it_comes_back_after_a_crash(place: Place) -> None:
     place.up()
     for pid in place.pids():
