@@ -13,8 +13,8 @@ from gpufleet.domain.market import Offer
 from gpufleet.domain.money import usd_per_hour
 from gpufleet.domain.nodes import NodeName, Role
 from gpufleet.domain.status import Serving
+from gpufleet.engine import cells
 from gpufleet.engine.acquire import Acquirer
-from gpufleet.engine.drain import drain
 from gpufleet.engine.jobs import NodeJobs
 from gpufleet.engine.session import Session
 from gpufleet.engine.tasks import TaskGraph
@@ -23,11 +23,8 @@ from gpufleet.engine.weights import handovers, hf_token, private_ip, store_keys
 from gpufleet.errors import GpufleetError, Interrupted
 from gpufleet.ledger.records import Rental
 from gpufleet.playbook.job import CompiledJob
-from gpufleet.serving.commands import pd_router_name
-from gpufleet.serving.gate import gate_name
-from gpufleet.serving.settings import cell_settings, fed_by, had_gate, node_settings
-from gpufleet.serving.topology import Cell, Topology, build_topology, cell_name
-from gpufleet.spec.feeding import gated_nodes
+from gpufleet.serving.settings import node_settings
+from gpufleet.serving.topology import Cell, Topology, build_topology
 
 VLLM_ROUTER = "vllm-router"
 
@@ -47,11 +44,6 @@ class Target:
 def cluster_task(target: Target) -> str:
     """The task that rents the cluster of a node; of none, the name of no task."""
     return f"cluster {target.offers[0].offer_id}" if target.offers else "no cluster"
-
-
-def _serving(prefill: NodeName) -> tuple[str, str]:
-    """The tasks after which a prefill node can feed cells; without a gate the second is the name of no task."""
-    return f"serve {prefill}", f"gate {prefill}"
 
 
 @dataclass
@@ -85,23 +77,9 @@ class BringUp:
         for target in self.targets.values():
             if target.work:
                 self._add_node(target)
-        for cell in self._planned_cells():
-            self._add_cell(cell)
+        for cell in self.planned_cells():
+            cells.add_cell(self, cell)
         self._add_native_router()
-        return self.graph.run(self.session.stop)
-
-    def feed_orphans(self) -> dict[str, BaseException]:
-        """After `run`: decode nodes whose prefill node did not come up are fed by gated ones that did.
-
-        The next `up` tries again what the file says.
-        """
-        planned = self._planned_cells()
-        self.lost = {n for n in self._of(Role.PREFILL) if n not in self.rentals or not self.served(*_serving(n))}
-        orphans = {cell.decode for cell in planned if cell.prefill in self.lost and cell.decode in self.rentals}
-        self.graph = TaskGraph()
-        for cell in self._planned_cells():
-            if cell.decode in orphans and self.served(f"serve {cell.decode}"):
-                self._task(f"cell {cell.name}", cell.decode, lambda cell=cell: self._open_cell(cell))  # type: ignore[misc]
         return self.graph.run(self.session.stop)
 
     def topology(self) -> Topology:
@@ -121,18 +99,15 @@ class BringUp:
     def _add_node(self, target: Target) -> None:
         node = target.node
         role = self.session.fleet.role_of(node.pool)
-        self._task(f"acquire {node}", node, lambda: self._acquire(target), [cluster_task(target)])
+        self.task(f"acquire {node}", node, lambda: self._acquire(target), [cluster_task(target)])
         self._job(f"image {node}", node, "image", lambda: self.jobs(node).image(), [f"acquire {node}"])
         if role is Role.DECODE:
             weights = self._add_decode_weights(node)
         else:
             weights = self._job(f"weights {node}", node, "weights", lambda: self._fetch(node), [f"acquire {node}"])
-        needs = [f"image {node}", weights, *self._add_leave(target)]
+        needs = [f"image {node}", weights, *cells.add_leave(self, target)]
         serve = self._job(f"serve {node}", node, "serve", lambda: self.jobs(node).serve(self.topology()), needs)
-        if node in gated_nodes(self.session.fleet):
-            self._task(f"gate {node}", node, lambda: self._open_gate(node), [serve])
-        elif target.held and had_gate(target.held.settings):
-            self._task(f"gate {node}", node, lambda: self._end_program(node, gate_name(self.session.fleet)), [serve])
+        cells.add_gate(self, target, after=serve)
 
     def _acquire(self, target: Target) -> None:
         watch = self.watches[target.node]
@@ -146,7 +121,7 @@ class BringUp:
             if target.work and target.held is None and target.offers and target.offers[0].cluster:
                 groups.setdefault(target.offers[0].offer_id, []).append(target)
         for members in groups.values():
-            self._task(cluster_task(members[0]), members[0].node, lambda members=members: self._rent_cluster(members))  # type: ignore[misc]
+            self.task(cluster_task(members[0]), members[0].node, lambda members=members: self._rent_cluster(members))  # type: ignore[misc]
 
     def _rent_cluster(self, members: Sequence[Target]) -> None:
         for member in members:
@@ -203,67 +178,13 @@ class BringUp:
 
     # Between nodes -------------------------------------------------------------------------------------------------
 
-    def _planned_cells(self) -> tuple[Cell, ...]:
+    def planned_cells(self) -> tuple[Cell, ...]:
+        """Cells of this run's nodes, without addresses."""
         return build_topology(self.session.fleet, dict.fromkeys(self.targets, ""), lost=self.lost).cells
 
-    def _add_leave(self, target: Target) -> list[str]:
-        """Before another prefill node feeds a decode node, the one that does lets go of it: two would meet there."""
-        last = target.held.settings if target.held else {}
-        planned = next((cell for cell in self._planned_cells() if cell.decode == target.node), None)
-        former = fed_by(last)
-        if former is None or (
-            planned and cell_settings(self.session.fleet, target.node, planned.prefill).items() <= last.items()
-        ):
-            return []
-        return [self._task(f"leave {target.node}", target.node, lambda: self._leave(target.node, former))]
-
-    def _leave(self, decode: NodeName, former: NodeName) -> None:
-        """End a pd_router once its streams have ended."""
-        drain(self.session, {cell_name(decode)})
-        if not self.session.stop.is_set():
-            self._end_program(former, pd_router_name(self.session.fleet, decode))
-
-    def forget_cell(self, rental: Rental) -> None:
-        """The decode node ends: so does its pd_router, where the prefill node that feeds it stays."""
-        former = fed_by(rental.settings)
-        if former and former in self.targets and rental.node not in self.targets:
-            name = pd_router_name(self.session.fleet, rental.node)
-            self._task(f"forget {rental.node}", former, lambda: self._end_program(former, name), ["end"])
-
-    def _end_program(self, node: NodeName, name: str) -> None:
-        """End one program of a node that stays; on one that ends it ends with it."""
-        target = self.targets.get(node)
-        if target and target.held:
-            job = self.acquirer.jobs(target.held).stop(name)
-            self.acquirer.run(target.held, job, self.watches[node])
-
-    def _open_gate(self, node: NodeName) -> None:
-        jobs, watch = self.jobs(node), self.watches[node]
-        for job in (jobs.gate_program(), jobs.gate(self.topology())):
-            with watch.alongside("cell", job.name):
-                self.acquirer.run(self.rentals[node], job, watch)
-
-    def _add_cell(self, planned: Cell) -> None:
-        if not (self.targets[planned.decode].work or self.targets[planned.prefill].work):
-            return
-        left = [name for name in self.graph.tasks if name.startswith("leave ")]
-        needs = [f"serve {planned.decode}", *_serving(planned.prefill), *left]
-        self._task(f"cell {planned.name}", planned.decode, lambda: self._open_cell(planned), needs)
-
-    def _open_cell(self, planned: Cell) -> None:
-        topology = self.topology()
-        cell = next(c for c in topology.cells if c.decode == planned.decode)
-        watch = self.watches[cell.decode]
-        prefill, jobs = self.rentals[cell.prefill], self.jobs(cell.prefill)
-        for job in (jobs.hello(cell), jobs.pd_router(cell), jobs.prove(cell)):
-            with watch.alongside("cell", job.name):
-                self.acquirer.run(prefill, job, watch)
-        if self.lost:
-            self._note_settings(cell.decode, cell_settings(self.session.fleet, cell.decode, cell.prefill))
-
     def _add_native_router(self) -> None:
-        natives = self._of(Role.NATIVE)
-        members = [*natives, *self._of(Role.PREFILL)]
+        natives = self.of(Role.NATIVE)
+        members = [*natives, *self.of(Role.PREFILL)]
         if natives and (self.shrinks or any(self.targets[n].work for n in members)):
             needs = [f"serve {n}" for n in members]
             host = natives[0]
@@ -277,7 +198,8 @@ class BringUp:
             job = self.jobs(host).retire_vllm_routers(topology)
             self.acquirer.run(self.rentals[host], job, self.watches[host])
 
-    def _of(self, role: Role) -> list[NodeName]:
+    def of(self, role: Role) -> list[NodeName]:
+        """This run's nodes of a role."""
         return [n for n in self.session.fleet.nodes_of(role) if n in self.targets]
 
     def _ip(self, node: NodeName) -> str:
@@ -300,11 +222,11 @@ class BringUp:
             with watch.alongside(phase, job.name):
                 self.acquirer.run(self.rentals[node], job, watch)
             if phase == "serve":
-                self._note_settings(node)
+                self.note_settings(node)
 
-        return self._task(name, node, work, after, once_over)
+        return self.task(name, node, work, after, once_over)
 
-    def _task(
+    def task(
         self,
         name: str,
         node: NodeName,
@@ -312,6 +234,7 @@ class BringUp:
         after: Sequence[str] = (),
         once_over: Sequence[str] = (),
     ) -> str:
+        """Add a task of a node to the graph; a failure of it is told with what the node costs while it stays."""
         self._named.add(name)
 
         def guarded() -> None:
@@ -326,7 +249,7 @@ class BringUp:
 
         return self.graph.add(name, guarded, after, once_over=once_over)
 
-    def _note_settings(self, node: NodeName, cell: Mapping[str, str] | None = None) -> None:
+    def note_settings(self, node: NodeName, cell: Mapping[str, str] | None = None) -> None:
         """What the node was brought up with, for the next plan to compare; ``cell`` is who feeds it in truth."""
         rental = self.rentals[node]
         settings = {**node_settings(self.session.fleet, node), **(cell or {})}

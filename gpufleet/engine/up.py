@@ -13,6 +13,7 @@ from gpufleet.domain.progress import Progress, ProgressState
 from gpufleet.domain.status import Serving
 from gpufleet.engine.acquire import Acquirer
 from gpufleet.engine.bringup import VLLM_ROUTER, BringUp, Target
+from gpufleet.engine.cells import feed_orphans, forget_cell
 from gpufleet.engine.drain import backends_of, drain, undrain
 from gpufleet.engine.elsewhere import plan_elsewhere
 from gpufleet.engine.front import NATIVE, Front
@@ -59,7 +60,7 @@ def _carry_out(session: Session, plan: Plan, machines: Machines) -> None:
     while other := plan_elsewhere(session, agreed, work.targets, failures):
         plan = other
         work, failures = _work_on(session, acquirer, plan)
-    failures |= work.feed_orphans()
+    failures |= feed_orphans(work)
     unopened = _attempt("endpoint", lambda: _open(session, work, plan))
     failures |= unopened or _attempt("retire", lambda: _retire(session, work, plan))
     failures |= _attempt("confirm", lambda: _confirm(session))
@@ -83,7 +84,7 @@ def _work_on(session: Session, acquirer: Acquirer, plan: Plan) -> tuple[BringUp,
         backends = backends_of(session, {rental.node for rental in alone})
         work.graph.add("end", lambda: _drain_and_end(session, plan, alone, backends))
     for rental in unwanted:
-        work.forget_cell(rental)
+        forget_cell(work, rental)
     return work, work.run()
 
 
