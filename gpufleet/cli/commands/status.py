@@ -22,7 +22,8 @@ def command(
 ) -> None:
     """Show nodes, routes, endpoint and bill.
 
-    Asks the providers what they bill and the router what it serves.
+    Asks the providers what they bill, the router what it serves, and KV gates on their nodes what they hand over:
+    per decode node how many, how many failed, within which time (p95) and how much; and how long requests queue (p95).
     """
     from gpufleet.engine import api
 
