@@ -29,6 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[f"XDG_{kind}_HOME"] = str(Path(home, kind.lower()))
     config.addinivalue_line("markers", "spread: each test of this file may run on any worker")
     config.addinivalue_line("markers", "real: programs of others, of which this machine may have none; `make real`")
+    config.addinivalue_line("markers", "report(*names): holds that what these public reports tell does not happen here")
     config.addinivalue_line("markers", "slow: whole fleets for one more case of a kind; run by `make test-slow`")
 
 

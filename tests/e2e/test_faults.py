@@ -87,6 +87,7 @@ def test_a_refusal_for_one_node_is_told_and_leaves_nothing_untracked(place: Plac
         assert_down_and_even(made)
 
 
+@pytest.mark.report("terraform-provider-opentelekomcloud 3480", "skypilot 7336", "runtime 26")
 @pytest.mark.parametrize(("first", "second"), [("bad-gpu", "old-driver"), ("small-disk", "slow"), ("dead", "never")])
 def test_a_node_that_boots_badly_is_ended_at_once_and_another_one_rented(place: Place, first: str, second: str) -> None:
     faults = [fault("boot", first, PREFILL), fault("boot", second, NATIVE)]
@@ -98,6 +99,7 @@ def test_a_node_that_boots_badly_is_ended_at_once_and_another_one_rented(place: 
         assert Counter(charge.node for charge in billing.read(made.market)) == {PREFILL: 2, NATIVE: again}
 
 
+@pytest.mark.report("image-ubuntu 139")
 def test_another_host_key_is_refused_with_what_to_do(place: Place) -> None:
     with small(*place, fault("boot", "host-key-change", NATIVE)) as made:
         done = made.run("up", "--yes")
@@ -107,6 +109,7 @@ def test_another_host_key_is_refused_with_what_to_do(place: Place) -> None:
         assert_down_and_even(made)
 
 
+@pytest.mark.report("skypilot 6856", "skypilot 1468")
 def test_a_node_taken_back_while_it_comes_up_is_told_at_once_and_replaced(place: Place) -> None:
     with small(*place, fault("run", "preemption", NATIVE, after=3000)) as made:
         done = made.run("up", "--yes")

@@ -40,6 +40,7 @@ def _stop_at(made: World, mark: str, number: int, *command: str) -> tuple[int, s
     return process.wait(), said
 
 
+@pytest.mark.report("dstack 2068")
 @pytest.mark.parametrize(
     ("mark", "number"),
     [
@@ -77,6 +78,7 @@ def test_down_stopped_at(calm: World, mark: str) -> None:
     assert_down_and_even(calm)
 
 
+@pytest.mark.report("dstack 138")
 @pytest.mark.parametrize(
     "calm", [{"faults": [fault("create", "hang", "prefill/0", after=4000)], "scale": 2000}], indirect=True
 )

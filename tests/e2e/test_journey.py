@@ -6,6 +6,7 @@ import json
 import subprocess
 from decimal import Decimal
 
+import pytest
 import yaml
 
 from gpufleet.domain.nodes import NodeName
@@ -15,6 +16,7 @@ from gpufleet.providers.mock import billing
 from tests.e2e.world import BATCH_KEY, CHAT_KEY, VIP_KEY, World
 
 
+@pytest.mark.report("skypilot 4282")
 def test_up_says_where_to_ask_and_what_it_costs(served: World) -> None:
     status = served.json("status")
     assert status["endpoint"]["url"] == served.url

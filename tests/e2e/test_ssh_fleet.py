@@ -154,6 +154,7 @@ def test_the_login_key_is_copied_nowhere(served: Served) -> None:
     assert [path for path in files if secret in path.read_bytes()] == []
 
 
+@pytest.mark.report("skypilot 1614")
 def test_a_host_key_that_changes_is_refused_and_nothing_runs_there(served: Served) -> None:
     host = next(h for h in served.lab.hosts if h.address == addresses(served.world)["native/0"])
     with host.rekeyed():
@@ -203,6 +204,7 @@ def test_a_host_that_cannot_be_cleaned_up_is_given_back_and_named(own_lab: Lab) 
         are_free([host for host in own_lab.hosts if host is not lost])
 
 
+@pytest.mark.report("dstack 1976")
 def test_bad_hosts_are_named_and_spares_take_their_places(own_lab: Lab) -> None:
     """One is down, one has lost a GPU; each is told, left as it was, and replaced."""
     broken = own_lab.add("B200", gpu_count_visible=7)

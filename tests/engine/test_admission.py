@@ -148,6 +148,7 @@ def test_without_names_the_id_that_an_error_names_is_ours(tmp_path: Path) -> Non
         end_all(session)
 
 
+@pytest.mark.report("skypilot 3794")
 def test_an_offer_that_has_become_dearer_is_not_sent_for(tmp_path: Path) -> None:
     with place(tmp_path) as here, here.session() as session:
         real = provider_of(session)

@@ -50,6 +50,7 @@ def test_what_was_just_read_holds(tmp_path: Path) -> None:
         assert shop.asked == 0
 
 
+@pytest.mark.report("skypilot 3794")
 def test_what_one_node_learned_holds_for_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with place(tmp_path) as here, here.session() as session:
         shop = Shop(provider_of(session), shown=[offer("35"), offer("20", "b")])

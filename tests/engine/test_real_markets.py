@@ -59,6 +59,7 @@ def end_everything(session: Session) -> None:
     confirm_gone(session, give_up=20.0)
 
 
+@pytest.mark.report("dstack 3734")
 def test_a_rental_comes_and_goes_and_leaves_nothing(market: Market) -> None:
     with market.session() as session:
         rental = rent_here(session)
@@ -96,6 +97,7 @@ def test_a_create_that_failed_on_their_side_is_looked_for_and_never_sent_again(m
         assert market.left() == []
 
 
+@pytest.mark.report("skypilot 2261", "skypilot 5438")
 def test_too_many_requests_is_waited_for(market: Market) -> None:
     def busy(_: Call) -> Answer:
         return Answer(429, "API requests too frequent endpoint threshold=3.0", {"retry-after": "0"})
@@ -134,6 +136,7 @@ def test_no_stock_is_no_stock(market: Market) -> None:
         end_everything(session)
 
 
+@pytest.mark.report("dstack 4036")
 def test_ids_that_an_error_names_are_ended_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = Vast()
 

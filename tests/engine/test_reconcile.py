@@ -46,6 +46,7 @@ def test_what_is_recorded_is_held_and_what_ends_is_ending(tmp_path: Path) -> Non
         assert standings(session) == []
 
 
+@pytest.mark.report("skypilot 6051")
 def test_an_orphan_is_ended_once_it_is_old_enough(tmp_path: Path) -> None:
     with place(tmp_path) as here, here.session() as session:
         rent_one(session)
@@ -79,6 +80,7 @@ def test_what_another_ledger_made_is_told_and_left_alone_unless_named(tmp_path: 
             assert here.running() == []
 
 
+@pytest.mark.report("skypilot 10517")
 def test_a_listing_that_lies_empty_is_no_listing(tmp_path: Path) -> None:
     with place(tmp_path) as here, here.session() as session:
         rent_one(session)
@@ -94,6 +96,7 @@ def test_a_listing_that_lies_empty_is_no_listing(tmp_path: Path) -> None:
         end_all(session)
 
 
+@pytest.mark.report("skypilot 7318")
 def test_a_node_that_vanished_is_told_as_lost(tmp_path: Path) -> None:
     with place(tmp_path) as here, here.session() as session:
         rent_one(session)
@@ -104,6 +107,7 @@ def test_a_node_that_vanished_is_told_as_lost(tmp_path: Path) -> None:
         end_all(session)
 
 
+@pytest.mark.report("skypilot 4313")
 def test_a_lost_fleet_is_adopted_by_its_keys_and_ends_like_any_other(tmp_path: Path) -> None:
     with place(tmp_path) as here:
         with here.session() as session:
@@ -152,6 +156,7 @@ def test_what_does_not_exist_or_is_rented_already_cannot_be_adopted(tmp_path: Pa
         end_all(session)
 
 
+@pytest.mark.report("skypilot 5946", "dagu 1180")
 def test_reap_ends_what_is_past_its_deadline_with_the_file_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +180,7 @@ def test_reap_ends_what_is_past_its_deadline_with_the_file_gone(
         assert [c.instance_id for c in here.charges()] == [rental.instance_id]
 
 
+@pytest.mark.report("phpvms 2228")
 def test_reap_leaves_a_fleet_alone_that_another_run_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from gpufleet.engine.reap import reap
     from gpufleet.ledger.lock import fleet_lock

@@ -40,6 +40,7 @@ READS = [
 ]
 
 
+@pytest.mark.report("libreyolo 505", "api-v2 104")
 @pytest.mark.parametrize("kind", ["error-500", "429", "ok-but-running", "ignored", "not-yet"])
 def test_a_bad_answer_to_terminate_is_followed_by_another_call_until_it_is_gone(tmp_path: Path, kind: str) -> None:
     fault = {"at": "terminate", "kind": kind, "after": 600, "retry_after": 0.01}
@@ -59,6 +60,7 @@ def test_what_is_asked_to_end_at_once_ends_without_being_waited_for(tmp_path: Pa
         assert len(ending(session)) == 1
 
 
+@pytest.mark.report("transformerlab-app 1897")
 def test_a_fresh_rental_that_is_not_shown_yet_is_not_believed_gone(tmp_path: Path) -> None:
     with place(tmp_path) as here, here.session() as session:
         rental = rent_one(session)
@@ -164,6 +166,7 @@ def test_a_provider_that_cannot_be_asked_keeps_no_other_from_being_ended(tmp_pat
             assert session.store.rentals("test") == []
 
 
+@pytest.mark.report("dstack 2114")
 def test_rentals_whose_provider_is_gone_from_the_file_end_with_the_options_they_were_made_with(tmp_path: Path) -> None:
     with place(tmp_path) as here:
         _with_second_provider(here)

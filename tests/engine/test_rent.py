@@ -43,6 +43,7 @@ def test_without_capacity_the_next_offer_is_rented(tmp_path: Path) -> None:
         assert_even(session, here)
 
 
+@pytest.mark.report("skypilot 2126")
 @pytest.mark.parametrize(
     ("kind", "error", "told"),
     [("quota", QuotaError, "limit of nodes"), ("payment", PaymentError, "balance"), ("auth", AuthError, "account")],
@@ -92,6 +93,7 @@ def test_nothing_is_rented_above_the_limit(tmp_path: Path) -> None:
         assert here.charges() == []
 
 
+@pytest.mark.report("dstack 1890")
 def test_what_turns_out_dearer_than_agreed_is_ended_at_once(tmp_path: Path) -> None:
     with place(tmp_path) as here, here.session() as session:
         dearer = Odd(provider_of(session), lambda i: replace(i, usd_per_hour=Decimal(99)))
@@ -139,6 +141,7 @@ def test_a_create_that_made_nothing_is_presumed_absent_and_the_next_offer_rented
         assert len(here.charges()) == 1
 
 
+@pytest.mark.report("skypilot 779")
 def test_of_a_create_that_happened_twice_the_second_ends_at_once_and_both_are_billed(tmp_path: Path) -> None:
     with place(tmp_path, _fault("double")) as here, here.session() as session:
         rental = rent_one(session)
@@ -185,6 +188,7 @@ def test_what_was_presumed_absent_and_shows_up_after_all_is_gone_is_found_by_ano
         assert_even(session, here)
 
 
+@pytest.mark.report("skypilot 8004")
 def test_a_disk_that_a_refused_create_left_behind_ends(tmp_path: Path) -> None:
     with place(tmp_path, _fault("volume-left"), volumes=True) as here, here.session() as session:
         provider = provider_of(session)
@@ -235,6 +239,7 @@ def _stopping(session: Session) -> Callable[[Instance], Instance]:
     return stop
 
 
+@pytest.mark.report("dstack 138")
 def test_the_answer_of_a_create_during_which_the_user_stops_is_stored(tmp_path: Path) -> None:
     with place(tmp_path) as here, here.session() as session:
         rental = rent_one(session, Odd(provider_of(session), _stopping(session)))

@@ -30,6 +30,7 @@ def test_a_task_starts_after_what_it_waits_for() -> None:
     assert order[-1] == "serve"
 
 
+@pytest.mark.report("dstack 1145")
 def test_independent_tasks_run_at_the_same_time() -> None:
     graph, meeting = TaskGraph(), threading.Barrier(2, timeout=10)
     graph.add("a", lambda: meeting.wait() and None)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from gpufleet.domain.market import OfferQuery
+from gpufleet.engine.acquire import Acquirer
 from gpufleet.engine.keys import new_key
+from gpufleet.engine.machines import Machines
 from gpufleet.engine.observe import plan_now
 from gpufleet.engine.refresh import refresh
 from gpufleet.engine.release import confirm_gone, decide_end, ending
@@ -109,4 +112,17 @@ def test_skypilot_5946_the_deadline_is_part_of_the_create_itself(tmp_path: Path)
         assert rental.deadline_at == until
         (intent,) = session.store.intents("test")
         assert intent.intent.deadline_at == until
+        end_all(session)
+
+
+def test_dstack_2809_a_node_may_take_four_times_as_long_to_boot_as_its_offer_says(tmp_path: Path) -> None:
+    with place(tmp_path) as here, here.session() as session:
+        rental = rent_one(session)
+        acquirer = Acquirer(session, Machines(session), {})
+        slow = replace(session.terms[rental.key], boot_seconds=3600.0)
+        session.terms[rental.key] = slow
+        scale = provider_of(session).caps.time_scale
+        assert acquirer._boot_limit(rental) >= 4 * 3600.0 / scale
+        session.terms[rental.key] = replace(slow, boot_seconds=1.0)
+        assert acquirer._boot_limit(rental) >= 600.0 / scale
         end_all(session)

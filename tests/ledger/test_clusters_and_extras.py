@@ -82,6 +82,7 @@ def test_a_second_cluster_for_one_call_ends_at_once(store: Store) -> None:
     assert store.cluster_of("gf-f-0") == "c-1"
 
 
+@pytest.mark.report("skypilot 8004")
 def test_an_extra_is_owed_with_its_instance_and_outlives_it(store: Store) -> None:
     rent(store, extras=(DISK,))
     assert states(store) == {("instance", "i-0"): ObligationState.HELD, ("volume", "v-1"): ObligationState.HELD}
@@ -124,6 +125,7 @@ def test_the_key_of_a_jump_host_is_pinned_for_the_life_of_the_rental(store: Stor
         store.pin_jump_key("mock", "i-0", "ssh-ed25519 K")
 
 
+@pytest.mark.report("skypilot 3688")
 def test_an_account_wide_thing_is_held_until_it_is_let_go(store: Store) -> None:
     store.hold("mock", "gf-f", fleet="f", reason="the fleet's SSH key", kind=ExtraKind.SSH_KEY)
     assert states(store) == {("ssh-key", "gf-f"): ObligationState.HELD}

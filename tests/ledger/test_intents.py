@@ -29,6 +29,7 @@ def test_an_intent_comes_back_as_it_was_written(store: Store, clock: Clock) -> N
     assert record.sent_at is None
 
 
+@pytest.mark.report("boto3 917")
 def test_a_call_is_never_sent_twice(store: Store) -> None:
     store.open_intent(intent())
     store.mark_sent("gf-f-0")

@@ -63,6 +63,7 @@ def test_the_holder_can_be_read_while_it_runs(location: Path | str) -> None:
         assert (who.pid, who.command) == (other.pid, "up")
 
 
+@pytest.mark.report("framework 24194")
 def test_a_killed_run_holds_nothing(location: Path | str) -> None:
     with other_process_holds(location) as other:
         other.send_signal(signal.SIGKILL)

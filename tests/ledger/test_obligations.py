@@ -71,6 +71,7 @@ def test_an_end_told_with_the_look_counts_most(store: Store, clock: Clock) -> No
     assert store.rentals("f", live_only=False)[0].ended_at == clock.now + timedelta(seconds=2)
 
 
+@pytest.mark.report("skypilot 1496")
 def test_a_closed_one_stays_in_the_record(store: Store) -> None:
     rent(store)
     confirm_gone(store)

@@ -65,6 +65,7 @@ def test_a_create_is_refused_where_the_answer_says_so(
         create(tmp_path, answer)
 
 
+@pytest.mark.report("terraform-provider-lambdalabs 10")
 @pytest.mark.parametrize("answer", ANSWERS_THAT_LEAVE_IT_OPEN, ids=repr)
 def test_anything_else_after_a_create_has_left_is_unclear_and_sent_once(tmp_path: Path, answer: Any) -> None:
     with pytest.raises(errors.AmbiguousOutcome):

@@ -121,6 +121,7 @@ def test_what_is_null_is_left_out_of_a_request_and_text_stays_text() -> None:
     assert fill(template, values) == {"name": "k", "count": 8, "fixed": "SECURE", "list": [8]}
 
 
+@pytest.mark.report("skypilot 5438")
 def test_turns_are_handed_out_in_order_and_each_once() -> None:
     time = [100.0]
     pacer = Pacer({"create": Decimal(12), "*": Decimal(1)}, clock=lambda: time[0])

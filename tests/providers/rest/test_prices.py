@@ -39,6 +39,7 @@ def test_however_a_price_is_told_the_node_costs_the_same(node: Decimal, count: i
         assert abs(found - node) < Decimal("1e-20")
 
 
+@pytest.mark.report("skypilot 4914")
 @given(AMOUNTS, COUNTS.filter(lambda n: n > 1))
 def test_per_gpu_and_per_node_are_never_the_same(amount: Decimal, count: int) -> None:
     assert of(price(per="gpu"), amount, count=count) == amount * count
