@@ -31,6 +31,7 @@ COMMANDS = {
     "watch": Entry("watch", "Tick again and again until Ctrl-C."),
     "schedule": Entry("schedule", "Show what the schedule will do; have cron carry it out."),
     "status": Entry("status", "Show nodes, routes, endpoint and bill."),
+    "cost": Entry("cost", "Show what the fleet has cost, and what it would have cost."),
     "ask": Entry("ask", "Send one chat message and stream the answer."),
     "logs": Entry("logs", "Print the logs of a node."),
     "ssh": Entry("ssh", "Open a shell on a node."),

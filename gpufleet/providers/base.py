@@ -6,6 +6,7 @@ persistence and waiting live in the engine. Every call returns at once with what
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -246,6 +247,15 @@ class HasExtras(Protocol):
 
     def delete_extra(self, kind: ExtraKind, ref: str) -> TerminateAck:
         """Ask for the end of one; idempotent; a missing one is GONE; NOT_YET while something still uses it."""
+        ...
+
+
+@runtime_checkable
+class TellsCharges(Protocol):
+    """A provider that tells what it charges; found by type."""
+
+    def charges(self) -> Mapping[str, Decimal]:
+        """What each instance of the account has cost so far by the provider's own meter: USD by instance id."""
         ...
 
 

@@ -195,6 +195,8 @@ class Pool(Strict):
     """The provider's name of a region; left out, any."""
     max_usd_per_hour: Usd | None = None
     """Above this price for one node nothing is rented."""
+    usd_per_month: Usd | None = None
+    """What a month of one node costs on contract, for `gpufleet cost` to compare with."""
     disk_gb: int | None = Field(default=None, ge=1)
     """Defaults to what the role needs (`gpufleet.catalog`)."""
     gate: Switch = False

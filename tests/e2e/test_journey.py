@@ -126,3 +126,18 @@ def test_down_ends_when_the_provider_confirms_and_both_bills_agree(fresh: World)
     assert fresh.json("status")["nodes"] == []
     assert fresh.processes() == []
     assert fresh.run("down", "--yes").returncode == 0
+
+
+def test_cost_agrees_with_the_market_and_says_what_was_saved(served: World) -> None:
+    found = served.json("cost")
+    assert {part["name"] for part in found["parts"]} == {"prefill", "decode", "native"}
+    assert Decimal(found["usd"]) == sum(Decimal(part["usd"]) for part in found["parts"])
+    (claim,) = found["claims"]
+    assert abs(Decimal(claim["usd"]) - Decimal(claim["ours_usd"])) < Decimal("0.05")
+    assert Decimal(found["always_on_usd"]) + Decimal("0.05") > Decimal(found["usd"])  # billed by begun seconds
+    assert found["contract_usd"] is None
+    shown = served.ok("cost", "--by", "day")
+    assert "every node always on: $" in shown
+    assert "on contract: unknown (set usd_per_month of every pool)" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    assert served.run("cost", "--since", "soon").returncode == 2

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 
 from gpufleet.domain.market import Extra, ExtraKind, Instance, InstanceState, Inventory, Offer, OfferQuery, Runtime
@@ -70,6 +71,10 @@ class MockProvider:
             poll_seconds=max(_POLL_SECONDS / scale, _LEAST_POLL_S),
             time_scale=scale,
         )
+
+    def charges(self) -> dict[str, Decimal]:
+        """See `TellsCharges`."""
+        return {line.instance_id: line.usd for line in billing.read(self.directory)}
 
     def whoami(self) -> Account:
         if not self._faults.concerns("whoami"):
