@@ -78,13 +78,13 @@ def running_ids(made: World) -> set[str]:
     return {n["instance_id"] for n in made.json("status")["nodes"] if n["state"] == "running"}
 
 
-def test_all_routers_stand_on_the_one_prefill_node(fleet: World) -> None:
+def all_routers_stand_on_the_one_prefill_node(fleet: World) -> None:
     routers = {f"gf-test-router-decode-{i}" for i in range(3)}
     assert services(fleet, "prefill/0") == {"gf-test-prefill-0", "gf-test-gate", *routers}
     assert_all_cells_answer(fleet)
 
 
-def test_another_prefill_node_takes_over_its_share_and_the_old_router_is_ended(fleet: World) -> None:
+def another_prefill_node_takes_over_its_share_and_the_old_router_is_ended(fleet: World) -> None:
     resize(fleet, 2)
     moved = {a["node"]: a["changes"] for a in fleet.json("plan")["actions"] if a["kind"] == "update"}
     assert moved == {"decode/1": [{"field": "cell.prefill", "before": "prefill/0", "after": "prefill/1"}]}
@@ -99,7 +99,7 @@ def test_another_prefill_node_takes_over_its_share_and_the_old_router_is_ended(f
     assert_all_cells_answer(fleet)
 
 
-def test_a_prefill_node_that_is_lost_costs_only_its_own_cells_until_it_is_replaced(fleet: World) -> None:
+def a_prefill_node_that_is_lost_costs_only_its_own_cells_until_it_is_replaced(fleet: World) -> None:
     lose(fleet, "prefill/1")
     down = lambda: [c["name"] for c in fleet.json("status")["cells"] if c["up"] is False] == ["cell-decode-1"]  # noqa: E731
     eventually(down, what="its cell is down")
@@ -108,7 +108,7 @@ def test_a_prefill_node_that_is_lost_costs_only_its_own_cells_until_it_is_replac
     assert_all_cells_answer(fleet)
 
 
-def test_its_decode_nodes_go_back_when_the_file_wants_it_no_more(fleet: World) -> None:
+def its_decode_nodes_go_back_when_the_file_wants_it_no_more(fleet: World) -> None:
     resize(fleet, 1)
     fleet.ok("up", "--yes")
     assert feeders(fleet) == {f"decode/{i}": "prefill/0" for i in range(3)}
@@ -116,7 +116,7 @@ def test_its_decode_nodes_go_back_when_the_file_wants_it_no_more(fleet: World) -
     assert fleet.run("up", "--yes").stderr.startswith("nothing to change")
 
 
-def test_the_router_of_a_decode_node_that_ends_is_ended_too(fleet: World) -> None:
+def the_router_of_a_decode_node_that_ends_is_ended_too(fleet: World) -> None:
     fleet.fleet["pools"]["decode"]["count"] = 1
     resize(fleet, 1)
     fleet.ok("up", "--yes")
@@ -124,7 +124,7 @@ def test_the_router_of_a_decode_node_that_ends_is_ended_too(fleet: World) -> Non
     assert_all_cells_answer(fleet, decode=1)
 
 
-def test_a_gate_that_the_file_wants_no_more_is_ended(fleet: World) -> None:
+def a_gate_that_the_file_wants_no_more_is_ended(fleet: World) -> None:
     del fleet.fleet["pools"]["prefill"]["gate"]
     fleet.write()
     fleet.ok("up", "--yes")
@@ -132,8 +132,19 @@ def test_a_gate_that_the_file_wants_no_more_is_ended(fleet: World) -> None:
     assert_all_cells_answer(fleet, decode=1)
 
 
-def test_down_leaves_nothing(fleet: World) -> None:
+def down_leaves_nothing(fleet: World) -> None:
     assert_down_and_even(fleet)
+
+
+def test_cells_follow_their_prefill_nodes(fleet: World) -> None:
+    """One fleet's life, step by step."""
+    all_routers_stand_on_the_one_prefill_node(fleet)
+    another_prefill_node_takes_over_its_share_and_the_old_router_is_ended(fleet)
+    a_prefill_node_that_is_lost_costs_only_its_own_cells_until_it_is_replaced(fleet)
+    its_decode_nodes_go_back_when_the_file_wants_it_no_more(fleet)
+    the_router_of_a_decode_node_that_ends_is_ended_too(fleet)
+    a_gate_that_the_file_wants_no_more_is_ended(fleet)
+    down_leaves_nothing(fleet)
 
 
 @pytest.mark.slow

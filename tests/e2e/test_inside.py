@@ -59,7 +59,7 @@ def test_logs_are_shown_and_a_wrong_name_says_which_there_are(inside: World) -> 
 
 def test_a_program_that_dies_is_started_again(inside: World) -> None:
     root = node_root(inside, "native/0")
-    state = root / "work/run/gf-test-vllm-router/state"
+    (state,) = (root / "work/run").glob("gf-test-vllm-router-*/state")
     assert state.read_text() == "running 0\n"
     os.kill(listening_child(root, "vllm-router"), signal.SIGKILL)
     deadline = time.monotonic() + 30
