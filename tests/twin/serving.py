@@ -169,7 +169,9 @@ class Machines:
     def weights(self) -> str:
         """A converted weights directory."""
         folder = self.folder / "GLM-5.1-FP8-TileRT"
-        folder.mkdir(exist_ok=True)
+        if folder.exists():
+            return str(folder)  # a server may be reading it
+        folder.mkdir()
         (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a_dev_0": "one.safetensors"}}')
         for name in ("one.safetensors", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
             (folder / name).write_text("{}")
