@@ -37,6 +37,7 @@ COMMANDS = {
     "ssh": Entry("ssh", "Open a shell on a node."),
     "exec": Entry("exec", "Run a command on a node, a pool or all nodes."),
     "weights": Entry("weights", "Verify, copy, pull or push the weights of rented nodes."),
+    "smoke": Entry("smoke", "For CI: bring a fleet up, ask on every channel, take it down."),
     "render": Entry("render", "Print what would run: a script, a launch command, haproxy.cfg."),
     "reconcile": Entry("reconcile", "Compare what the providers have with what is recorded."),
     "adopt": Entry("adopt", "Take over instances that are in no record here."),

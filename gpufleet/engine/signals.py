@@ -39,7 +39,14 @@ def signals_interrupt() -> Iterator[None]:
 
 
 @contextmanager
-def _handled_by(handler: _Handler) -> Iterator[None]:
+def signals_ignored() -> Iterator[None]:
+    """While active, none of the three does anything: for an end that must happen whatever is sent."""
+    with _handled_by(signal.SIG_IGN):
+        yield
+
+
+@contextmanager
+def _handled_by(handler: _Handler | signal.Handlers) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
