@@ -86,11 +86,15 @@ def _watched(call: Callable[..., Any], points: Points) -> Callable[..., Any]:
     return watched
 
 
+CRASHED = 251
+"""What `in_a_child` returns where an error was raised that nobody means to raise."""
+
+
 def in_a_child(work: Callable[[], int]) -> int:
-    """Run in a forked process; returns what it returned, or -9 when it was killed."""
+    """Run in a forked process; returns what it returned (at most 250), -9 when it was killed, or `CRASHED`."""
     pid = os.fork()
     if pid == 0:
-        code = 70
+        code = CRASHED
         try:
             code = work()
         except BaseException:  # noqa: BLE001 - told here, for nothing else of this process is

@@ -18,7 +18,7 @@ from gpufleet.errors import GpufleetError
 from gpufleet.ledger.costs import bill
 from gpufleet.providers.mock import billing
 from tests.chaos import commands
-from tests.chaos.points import Points, in_a_child, watch
+from tests.chaos.points import CRASHED, Points, in_a_child, watch
 from tests.engine.market import Place, place
 
 SCENARIOS = ("up", "scale", "down")
@@ -188,7 +188,7 @@ class _Stage:
         """As a user would: run it again until it says that all is well."""
         for _ in range(_TRIES):
             code = self.run(command, Points())
-            assert code != 70, "the command crashed"
+            assert code != CRASHED, "the command crashed"
             if code not in {255, -9}:
                 return
         told = (self.here.root / "failures").read_text()
