@@ -71,11 +71,9 @@ def up(session: Session, plan: Plan) -> FleetStatus:
         ProviderRefused, NodeFailed, EndpointFailed, StillBilling, FleetBusy: says what, where and what it costs.
         Interrupted: what runs on nodes goes on there; the next `up` continues.
     """
-    from gpufleet.engine.up import bring_up
 
     with _run(session, "up"):
-        session.store.set_running(session.fleet.name, running=True)
-        bring_up(session, plan)
+        carry_out(session, plan, lambda: session.store.set_running(session.fleet.name, running=True))
     return status(session)
 
 
@@ -95,11 +93,9 @@ def plan_scaled(session: Session, counts: Mapping[str, int]) -> Plan:
 def scale(session: Session, plan: Plan) -> FleetStatus:
     """Remember the counts that `plan_scaled` was asked for, and carry them out. Raises what `up` raises."""
     from gpufleet.engine import scaling
-    from gpufleet.engine.up import bring_up
 
     with _run(session, "scale"):
-        scaling.remember(session)
-        bring_up(session, plan)
+        carry_out(session, plan, lambda: scaling.remember(session))
     return status(session)
 
 
@@ -122,10 +118,14 @@ def down(session: Session) -> Bill:
         StillBilling: something could not be confirmed gone.
     """
     from gpufleet.engine.down import take_down
+    from gpufleet.engine.hooks import Hook, run_hook, try_hook
 
     with _run(session, "down"):
+        run_hook(session, Hook.PRE_DOWN)
         session.store.set_running(session.fleet.name, running=False)
-        return take_down(session)
+        bill = take_down(session)
+        try_hook(session, Hook.POST_DOWN, usd=str(bill.total))
+        return bill
 
 
 def audit(session: Session, providers: Sequence[str] = ()) -> Audit:
@@ -217,6 +217,24 @@ def render(session: Session, what: str, node: NodeName | None) -> str:
     from gpufleet.engine import tools
 
     return tools.render(session, what, node)
+
+
+def carry_out(session: Session, plan: Plan, remember: Callable[[], None] = lambda: None) -> None:
+    """Carry a plan out, between its hooks.
+
+    Args:
+        remember: writes down what is wanted, once no hook is against it and before anything is done.
+    """
+    from gpufleet.engine.hooks import Hook, run_hook, try_hook
+    from gpufleet.engine.up import bring_up
+
+    facts = {"usd_per_hour": str(plan.usd_per_hour_after), "nodes": " ".join(str(a.node) for a in plan.changing)}
+    if plan.changes:
+        run_hook(session, Hook.PRE_UP, **facts)
+    remember()
+    bring_up(session, plan)
+    if plan.changes:
+        try_hook(session, Hook.POST_UP, **facts)
 
 
 @contextmanager

@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpufleet.domain.money import usd_per_hour
-from gpufleet.engine.api import make_plan
+from gpufleet.engine.api import carry_out, make_plan
 from gpufleet.engine.down import take_down
+from gpufleet.engine.hooks import Hook, try_hook
 from gpufleet.engine.reap import end_what_is_due, is_due
 from gpufleet.engine.release import ending
 from gpufleet.engine.session import Session, now
-from gpufleet.engine.up import bring_up
 from gpufleet.errors import InvalidFleet
-from gpufleet.ledger.costs import bill, spent_since
+from gpufleet.ledger import costs
 from gpufleet.planning.model import ActionKind, Plan
 from gpufleet.planning.schedule import midnight
 from gpufleet.planning.spending import Level, Spending, affordable, spending
@@ -57,12 +57,21 @@ def tick(session: Session) -> Ticked:
     session.run_with(affordable(session.fleet, session.fleet.counts, stand.level))
     plan = make_plan(session)
     warnings = (stand.why,) if stand.level else ()
+    if stand.level:
+        try_hook(session, Hook.BUDGET, reason=stand.why)
     if not plan.changes and not ending(session):
         return Ticked(fleet, (), warnings)
     if plan.refusal:
         raise InvalidFleet(plan.refusal, hint=f"gpufleet plan {session.path}")
-    bring_up(session, plan)
+    _carry_out(session, plan)
     return Ticked(fleet, told(plan), warnings)
+
+
+def _carry_out(session: Session, plan: Plan) -> None:
+    """As `up` does, with the same hooks, and one more for nodes that were lost."""
+    if lost := [str(action.node) for action in plan.of(ActionKind.REPLACE)]:
+        try_hook(session, Hook.NODE_LOST, nodes=" ".join(lost))
+    carry_out(session, plan)
 
 
 def told(plan: Plan) -> tuple[str, ...]:
@@ -77,14 +86,16 @@ def told(plan: Plan) -> tuple[str, ...]:
 
 def _spending(session: Session) -> Spending:
     at, fleet = now(), session.fleet
-    today = spent_since(session.store, fleet.name, midnight(fleet, at), at)
-    return spending(fleet.budget, total=bill(session.store, fleet.name, at).total, today=today)
+    today = costs.spent_since(session.store, fleet.name, midnight(fleet, at), at)
+    return spending(fleet.budget, total=costs.bill(session.store, fleet.name, at).total, today=today)
 
 
 def _end(session: Session, why: str) -> str:
     """Everything ends, and no later tick brings it up again."""
+    try_hook(session, Hook.PRE_DOWN, reason=why)
     session.store.set_running(session.fleet.name, running=False)
-    take_down(session)
+    bill = take_down(session)
+    try_hook(session, Hook.POST_DOWN, reason=why, usd=str(bill.total))
     return f"down: {why}"
 
 

@@ -86,6 +86,11 @@ class Plan:
         return any(action.kind is not ActionKind.KEEP for action in self.actions)
 
     @property
+    def changing(self) -> tuple[Action, ...]:
+        """The actions that do something."""
+        return tuple(action for action in self.actions if action.kind is not ActionKind.KEEP)
+
+    @property
     def refusal(self) -> str | None:
         """All problems in one line, or None when the plan may be carried out."""
         return "; ".join(self.problems) or None

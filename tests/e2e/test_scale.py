@@ -142,6 +142,21 @@ def test_counts_that_cannot_be_are_refused_before_anything_changes(
     assert len(nodes(scaled)) == 6
 
 
+def test_a_hook_that_says_no_stops_the_run_before_anything_changes(scaled: World) -> None:
+    folder = scaled.root / "hooks"
+    folder.mkdir()
+    hook = folder / "pre-up"
+    hook.write_text('#!/bin/sh\necho "not today: $GPUFLEET_NODES"\nexit 1\n')
+    hook.chmod(0o755)
+    done = scaled.run("scale", "native=1", "--yes")
+    hook.unlink()
+    assert done.returncode == 1
+    assert "not today: native/1" in done.stderr
+    assert "the hook pre-up failed (exit 1)" in done.stderr
+    assert len(nodes(scaled)) == 6
+    assert not scaled.json("plan")["changes"]
+
+
 def test_a_tick_with_nothing_to_do_says_nothing(scaled: World) -> None:
     done = scaled.run("tick")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
