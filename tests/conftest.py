@@ -33,10 +33,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: whole fleets for one more case of a kind; run by `make test-slow`")
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist's own hook reads the groups
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Here and not later: xdist reads the groups before a conftest's own look at all collected items."""
+    if item.get_closest_marker("spread") is None:
+        item.add_marker(pytest.mark.xdist_group(item.nodeid.split("::", 1)[0]))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.get_closest_marker("spread") is None:
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.split("::", 1)[0]))
     # The longest ones first, so that no worker is left alone with them at the end.
     items.sort(key=lambda item: item.get_closest_marker("spread") is None)

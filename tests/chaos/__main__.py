@@ -12,6 +12,8 @@ from multiprocessing import get_context
 
 from tests.chaos.trial import SCENARIOS, Trial, play
 
+_TELL_EVERY = 200
+
 
 def attempt(trial: Trial) -> tuple[Trial, str]:
     """Play a trial; returns what went wrong, or nothing."""
@@ -55,7 +57,10 @@ def main() -> int:
     with ProcessPoolExecutor(wanted.workers, mp_context=get_context("fork")) as pool:
         counts = list(pool.map(counted, plays))
         matrix = [t for first, n in counts for t in trials(first.scenario, first.seed, n, both=not wanted.turns)]
-        for trial, wrong in pool.map(attempt, matrix, chunksize=8):
+        for number, (trial, wrong) in enumerate(pool.map(attempt, matrix, chunksize=8), 1):
+            if number % _TELL_EVERY == 0:
+                left = (time.monotonic() - began) / number * (len(matrix) - number)
+                print(f"{number} of {len(matrix)} trials, about {left / 60:.0f} min left", file=sys.stderr)
             if wrong:
                 failed += 1
                 print(f"FAILED {trial.command}\n{wrong}", file=sys.stderr)
