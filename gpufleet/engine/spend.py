@@ -67,7 +67,7 @@ def costs(session: Session, cut: Cut, since: datetime | None = None) -> Costs:
         usd=sum((part.usd for part in found), Decimal(0)),
         always_on_usd=_always_on(most, rentals, hours),
         contract_usd=_contract(fleet, most, hours),
-        claims=tuple(_claim(session, name, at) for name in sorted({r.provider for r in rentals})),
+        claims=tuple(_claim(session, name) for name in sorted({r.provider for r in rentals})),
     )
 
 
@@ -100,14 +100,18 @@ def _contract(fleet: Fleet, most: Mapping[str, int], hours: Decimal) -> Decimal 
     return total
 
 
-def _claim(session: Session, name: str, at: datetime) -> Claim:
-    lines = [line for line in bill(session.store, session.fleet.name, at).lines if line.provider == name]
-    ours = sum((line.usd for line in lines), Decimal(0))
+def _claim(session: Session, name: str) -> Claim:
+    """Ours is added up after the provider was asked, so that a meter that runs meanwhile makes no difference."""
+    told: Mapping[str, Decimal] | None = None
+    why = "it tells no charges"
     try:
         provider = session.provider_named(name)
-        if not isinstance(provider, TellsCharges):
-            return Claim(name, None, ours, "it tells no charges")
-        told = read(provider, provider.charges)
+        if isinstance(provider, TellsCharges):
+            told = read(provider, provider.charges)
     except GpufleetError as failure:
-        return Claim(name, None, ours, failure.message)
+        why = failure.message
+    lines = [line for line in bill(session.store, session.fleet.name, now()).lines if line.provider == name]
+    ours = sum((line.usd for line in lines), Decimal(0))
+    if told is None:
+        return Claim(name, None, ours, why)
     return Claim(name, sum((told.get(line.instance_id, Decimal(0)) for line in lines), Decimal(0)), ours)
