@@ -14,9 +14,11 @@ import hypothesis
 import pytest
 
 # CI tries the same examples each time, so that it fails for the change it looks at; everybody else hunts for new ones.
-hypothesis.settings.register_profile("ci", derandomize=True)
-if os.environ.get("CI"):
-    hypothesis.settings.load_profile("ci")
+# How long an example takes says how busy the machine is, and nothing about the program.
+_PATIENT = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+hypothesis.settings.register_profile("everyone", **_PATIENT)
+hypothesis.settings.register_profile("ci", derandomize=True, **_PATIENT)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "everyone")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from sqlalchemy import URL, Connection, create_engine, text
 from sqlalchemy.pool import NullPool
 
+from gpufleet.errors import GpufleetError
 from gpufleet.ledger.database import explained
 
 _KEEPALIVES = {"keepalives": 1, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
@@ -17,6 +20,7 @@ class ServerLock:
         self._url = url
         self._fleet = fleet
         self._key = key
+        self._taken = False
         engine = create_engine(
             url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args={"connect_timeout": 15, **_KEEPALIVES}
         )
@@ -26,7 +30,8 @@ class ServerLock:
 
     def take(self) -> bool:
         """Try once."""
-        return bool(self._run("select pg_try_advisory_lock(:key)", key=self._key))
+        self._taken = bool(self._run("select pg_try_advisory_lock(:key)", key=self._key))
+        return self._taken
 
     def held_elsewhere(self) -> bool:
         """Whether somebody holds it; asked by taking it shared for an instant."""
@@ -49,7 +54,10 @@ class ServerLock:
         return str(self._run("select holder from lock_holders where fleet = :fleet", fleet=self._fleet) or "")
 
     def release(self) -> None:
-        """The end of the session frees the lock."""
+        """Free it. The end of the session would too, but only once the server has noticed that."""
+        if self._taken:
+            with suppress(GpufleetError):  # the server is away, and the lock with it
+                self._run("select pg_advisory_unlock(:key)", key=self._key)
         self._connection.close()
 
     def _run(self, statement: str, **values: object) -> object:
