@@ -1,8 +1,8 @@
 """How planning, a look at everything, and memory grow: 10, 100 and 1,000 nodes.
 
 Seconds depend on the machine's mood; calls to the provider and ledger transactions are counted exactly. Limits:
-planning 0.3 s at 1,000 nodes; a look and a reconcile without news make the one list call, read nothing by id and write
-nothing; peak memory of the process 150 MB. Ends with 1 when one is broken.
+planning 0.3 s and a tick with nothing to do 1 s at 1,000 nodes; a look and a reconcile without news make the one list
+call, read nothing by id and write nothing; peak memory of the process 150 MB. Ends with 1 when one is broken.
 
     python benchmarks/scale.py [10 100 1000]
 """
@@ -25,21 +25,24 @@ from typing import Any
 import yaml
 
 from gpufleet.domain.market import GpuShape, Instance, InstanceState, Inventory, Offer, OfferQuery, SshEndpoint
+from gpufleet.domain.status import Serving
 from gpufleet.engine.api import make_plan
 from gpufleet.engine.observe import desired, observed
 from gpufleet.engine.reconcile import audit
 from gpufleet.engine.refresh import refresh
 from gpufleet.engine.session import Session, open_session
+from gpufleet.engine.tick import Ticked, tick
 from gpufleet.ledger.database import Database
 from gpufleet.ledger.records import Intent
 from gpufleet.planning.matching import cheapest_match
 from gpufleet.planning.planner import plan
 from gpufleet.providers.base import Account, Capabilities, Ownership
+from gpufleet.serving.settings import fleet_settings
 
 H200, B200 = GpuShape("H200", 8), GpuShape("B200", 8)
 NOW = datetime.now(UTC)
 SIZES = (10, 100, 1000)
-PLAN_SECONDS, PEAK_MB = 0.3, 150
+PLAN_SECONDS, TICK_SECONDS, PEAK_MB = 0.3, 1.0, 150
 
 
 class Market:
@@ -99,6 +102,17 @@ def rented(session: Session, market: Market) -> None:
         )  # fmt: skip
         session.store.record_rental(key, made)
         market.instances.append(made)
+
+
+def serving(session: Session) -> None:
+    """All of them serve as the file says, and the fleet is to run."""
+    session.store.save_fleet("big", session.loaded.text, str(session.path))
+    session.store.set_running("big", running=True)
+    settings = fleet_settings(session.fleet)
+    for rental in session.store.rentals("big"):
+        session.store.set_serving(
+            rental.provider, rental.instance_id, Serving.READY, settings=settings[rental.node]
+        )  # fmt: skip
 
 
 def seconds(work: Any) -> float:
@@ -164,6 +178,13 @@ def measure(nodes: int) -> dict[str, Any]:
             kept = observed(session)
             again = min(seconds(lambda: plan(goal, kept, NOW)) for _ in range(3))
             made = seconds(lambda: make_plan(session))
+            serving(session)
+            market.calls.clear()
+            transactions.clear()
+            done: list[Ticked] = []
+            ticked = seconds(lambda: done.append(tick(session)))
+            ticks = {**market.calls, **transactions}
+            assert done[0].quiet, done
     return {
         "nodes": nodes,
         "plan from nothing": fresh,
@@ -174,6 +195,8 @@ def measure(nodes: int) -> dict[str, Any]:
         "its calls": look,
         "reconcile without news": reconciled,
         "reconcile's calls": reconcile,
+        "tick with nothing to do": ticked,
+        "tick's calls": ticks,
         "peak MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "gpufleet plan, the process": whole_plan(nodes),
     }
@@ -182,6 +205,7 @@ def measure(nodes: int) -> dict[str, Any]:
 def broken_limits(figures: dict[str, Any]) -> list[str]:
     """What is worse than it may be."""
     slow = [name for name in ("plan from nothing", "plan with all there") if figures[name] > PLAN_SECONDS]
+    slow += ["tick with nothing to do"] if figures["tick with nothing to do"] > TICK_SECONDS else []
     heavy = ["peak MB"] if figures["peak MB"] > PEAK_MB else []
     called = [
         f"{name}: {figures[name]}"

@@ -23,7 +23,7 @@ from gpufleet.planning.planner import plan
 from gpufleet.planning.schedule import midnight
 from gpufleet.planning.suitable import suitable
 from gpufleet.providers.base import Provider
-from gpufleet.serving.settings import node_settings
+from gpufleet.serving.settings import fleet_settings
 from gpufleet.spec.model import Fleet
 
 
@@ -39,7 +39,7 @@ def desired(session: Session) -> Desired:
     scale = max((p.caps.time_scale for p in session.providers()), default=1.0)
     return desired_up(
         fleet,
-        settings={node: node_settings(fleet, node) for node in nodes},
+        settings=fleet_settings(fleet),
         durations={node: sum(expected_phases(session, node).values()) for node in nodes},
         time_scale=scale,
     )

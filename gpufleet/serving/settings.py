@@ -23,6 +23,16 @@ def node_settings(fleet: Fleet, node: NodeName) -> dict[str, str]:
     A field that changes nothing on the node (a price limit, the router) is not among them. Addresses are neither: they
     belong to the rental.
     """
+    return _settings(fleet, node, feeding(fleet).get(node))
+
+
+def fleet_settings(fleet: Fleet) -> dict[NodeName, dict[str, str]]:
+    """The same for every node: who feeds whom is worked out once."""
+    fed = feeding(fleet)
+    return {node: _settings(fleet, node, fed.get(node)) for node in fleet.nodes()}
+
+
+def _settings(fleet: Fleet, node: NodeName, prefill: NodeName | None) -> dict[str, str]:
     role = fleet.role_of(node.pool)
     return {
         **_hardware(fleet, node),
@@ -30,7 +40,7 @@ def node_settings(fleet: Fleet, node: NodeName) -> dict[str, str]:
         **_versions(fleet, role),
         **_engine(fleet, role, engine_of(fleet, node)),
         **_gate(fleet, node),
-        **_cell(fleet, node),
+        **(cell_settings(fleet, node, prefill) if prefill else {}),
         "network.devices": fleet.network.devices or "found on the node",
     }
 
@@ -55,11 +65,6 @@ def _gate(fleet: Fleet, node: NodeName) -> dict[str, str]:
     if fleet.role_of(node.pool) is not Role.PREFILL:
         return {}
     return {GATE: program().digest if fleet.pools[node.pool].gate else OFF}
-
-
-def _cell(fleet: Fleet, node: NodeName) -> dict[str, str]:
-    prefill = feeding(fleet).get(node)
-    return cell_settings(fleet, node, prefill) if prefill else {}
 
 
 def _hardware(fleet: Fleet, node: NodeName) -> dict[str, str]:
