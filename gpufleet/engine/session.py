@@ -203,16 +203,27 @@ class Session:
         return self.whose(provider).account_id
 
     def whose(self, provider: Provider) -> Account:
-        """The same with balance and limit, as they were when the run asked."""
-        from gpufleet.engine.listing import read
+        """The same with balance and limit, as they were when the run asked.
+
+        Another account than the one that owes is believed when the provider says so twice: one answer may be a slip.
+        """
+        from gpufleet.ledger.errors import LedgerConflict
 
         with self._lock:
             if provider.name not in self._accounts:
-                account = read(provider, provider.whoami, give_up=self.read_seconds)
-                options = self._options.get(provider.name, {})
-                self.store.bind_account(self.fleet.name, provider.name, account.account_id, options)
-                self._accounts[provider.name] = account
+                try:
+                    self._accounts[provider.name] = self._bound(provider)
+                except LedgerConflict:
+                    self._accounts[provider.name] = self._bound(provider)
             return self._accounts[provider.name]
+
+    def _bound(self, provider: Provider) -> Account:
+        from gpufleet.engine.listing import read
+
+        account = read(provider, provider.whoami, give_up=self.read_seconds)
+        options = self._options.get(provider.name, {})
+        self.store.bind_account(self.fleet.name, provider.name, account.account_id, options)
+        return account
 
     def close(self) -> None:
         """Let go of the ledger."""

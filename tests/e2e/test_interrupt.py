@@ -82,10 +82,11 @@ def test_down_stopped_at(calm: World, mark: str) -> None:
 @pytest.mark.parametrize(
     "calm", [{"faults": [fault("create", "hang", "prefill/0", after=4000)], "scale": 2000}], indirect=True
 )
-def test_a_create_call_under_way_is_awaited_and_its_answer_stored(calm: World) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_create_call_under_way_is_awaited_and_its_answer_stored(calm: World, number: int) -> None:
     process = calm.start("up", "--yes")
     eventually(lambda: {c.node for c in running(calm)} >= {"prefill/0"}, what="the rental")
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
     assert "rental" in said

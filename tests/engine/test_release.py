@@ -17,6 +17,7 @@ from gpufleet.engine.release import ask_end, confirm_gone, decide_end, ending
 from gpufleet.engine.session import Session
 from gpufleet.engine.up import bring_up
 from gpufleet.errors import Declined, Interrupted, NodeFailed, StillBilling
+from gpufleet.ledger.errors import LedgerConflict
 from gpufleet.planning.model import ActionKind
 from tests.engine.market import (
     Odd,
@@ -108,6 +109,26 @@ def test_credentials_of_another_account_are_never_taken_for_evidence(tmp_path: P
         here.write(provider=here.options | {"use": "mock"})
         with here.session() as session:
             assert len(ending(session)) == 1
+            take_down(session)
+            assert_even(session, here)
+
+
+def test_one_answer_for_somebody_else_is_a_slip_and_two_are_an_answer(tmp_path: Path) -> None:
+    with place(tmp_path) as here:
+        with here.session() as session:
+            rent_one(session)
+            mine = session.account(provider_of(session))
+        for times, believed in ((1, False), (3, True)):  # the market counts those that it has played
+            slips = [{"at": "whoami", "kind": "other-account", "times": times}]
+            here.write(provider=here.options | {"use": "mock", "faults": slips, "seed": times})
+            with here.session() as session:
+                if believed:
+                    with pytest.raises(LedgerConflict, match="was rented with"):
+                        session.account(provider_of(session))
+                else:
+                    assert session.account(provider_of(session)) == mine
+        here.write(provider=here.options | {"use": "mock"})
+        with here.session() as session:
             take_down(session)
             assert_even(session, here)
 

@@ -148,6 +148,7 @@ def test_the_users_own_certificate(key: ec.EllipticCurvePrivateKey) -> None:
         ("nonsense", pem_of(KEY), "not a PEM certificate"),
         (pem_of(KEY), pem_of(KEY), "not a PEM certificate"),
     ],
+    ids=["expired", "not yet", "another key", "encrypted", "no key", "no certificate", "a key for a certificate"],
 )
 def test_a_certificate_that_cannot_be_served_is_refused(certificate: str, key: str, message: str) -> None:
     with pytest.raises(BadCertificate, match=message) as caught:
