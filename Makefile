@@ -23,7 +23,7 @@ model:           ## prove the KV gate's protocol with spin: 3 ranks, 2 requests,
 	@command -v spin >/dev/null || { echo "spin is missing: sudo apt-get install spin gcc"; exit 1; }
 	sh models/check.sh
 
-chaos: $(READY)  ## kill the money part at every point, over 20 seeds of faults (about 20 minutes)
+chaos: $(READY)  ## kill the money part at every point, over 20 seeds of faults (about 40 minutes; --turns plays half of it)
 	$(BIN)/python -m tests.chaos
 
 lint: $(READY)
