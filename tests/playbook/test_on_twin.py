@@ -40,8 +40,9 @@ def fetch(twin: Twin, **more: str) -> dict[str, str]:
     return finished(twin.run("weights-fetch", **values))
 
 
-def convert(twin: Twin, **more: str) -> dict[str, str]:
-    values = {
+def convert_inputs(twin: Twin) -> dict[str, str]:
+    """What turns the checkpoint that `fetch` has brought into TileRT's layout."""
+    return {
         **SOURCE,
         "GF_RUNTIME": "docker",
         "GF_IMAGE_TAG": IMAGE["GF_IMAGE_TAG"],
@@ -53,9 +54,11 @@ def convert(twin: Twin, **more: str) -> dict[str, str]:
         "GF_MIN_RAM_GB": "900",
         "GF_MIN_DISK_GB": "715",
         "GF_DEVICES": "8",
-        **more,
     }
-    return finished(twin.run("weights-convert", **values))
+
+
+def convert(twin: Twin, **more: str) -> dict[str, str]:
+    return finished(twin.run("weights-convert", **{**convert_inputs(twin), **more}))
 
 
 def test_a_good_node_passes_the_check_and_tells_what_it_is(twin: Twin) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from gpufleet.remote.errors import JobFailed
 from tests.playbook.conftest import Twin, killed, timed
-from tests.playbook.test_on_twin import IMAGE, convert, fetch, tool
+from tests.playbook.test_on_twin import IMAGE, convert, convert_inputs, fetch, tool
 
 POINTS = [point / 12 for point in range(12)]
 
@@ -122,7 +122,7 @@ def test_two_nodes_that_share_a_disk_convert_once(twin: Twin) -> None:
 
     def work(node: Twin) -> None:
         try:
-            node.run("weights-convert", **_values(twin))
+            node.run("weights-convert", **convert_inputs(twin))
         except BaseException as failure:  # noqa: BLE001 - told below
             failures.append(failure)
 
@@ -134,23 +134,6 @@ def test_two_nodes_that_share_a_disk_convert_once(twin: Twin) -> None:
         thread.join()
     assert failures == []
     assert whole(converted)
-
-
-def _values(twin: Twin) -> dict[str, str]:
-    return {
-        "GF_MODEL_ID": "zai-org/GLM-5.1-FP8",
-        "GF_REVISION": "main",
-        "GF_RUNTIME": "docker",
-        "GF_IMAGE_TAG": IMAGE["GF_IMAGE_TAG"],
-        "GF_MODEL_DIR": f"{twin.work}/weights/GLM",
-        "GF_CONVERTED_DIR": f"{twin.work}/weights/GLM-TileRT",
-        "GF_TILERT_VERSION": "0.1.6.post3",
-        "GF_PROFILE": "glm5",
-        "GF_LAYERS": "79",
-        "GF_MIN_RAM_GB": "900",
-        "GF_MIN_DISK_GB": "715",
-        "GF_DEVICES": "8",
-    }
 
 
 def _free_port(twin: Twin) -> int:
